@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.acls import allow, binding
 from harness.certificates import Authority
 from harness.daemon import free_ports
 from harness.requests import create_topics_request
@@ -18,7 +19,15 @@ from harness.sasl import log_in, unsecured_token
 from harness.wire import WireClient
 from ottla.broker import Broker, BrokerConfig
 from ottla.broker.requests.errors import ApiError
-from ottla.client import Admin, ClientConfig, Consumer, Producer, SecurityConfig
+from ottla.client import (
+    AclBinding,
+    Admin,
+    ClientConfig,
+    Consumer,
+    Producer,
+    SecurityConfig,
+    TopicPartition,
+)
 from ottla.coord.principal import user
 from ottla.coord.quotas import REQUEST_PERCENTAGE, USER, quota_entity, quota_record
 from ottla.protocol.acls import AclOperation, ResourceType
@@ -53,7 +62,8 @@ def _dotted(name: str) -> str:
 class _Cluster:
     """Two brokers: INTERNAL is SASL_SSL with SCRAM, EXTERNAL is SASL_PLAINTEXT with PLAIN."""
 
-    def __init__(self, path: Path, **configs: str) -> None:
+    def __init__(self, path: Path, *rights: AclBinding, **configs: str) -> None:
+        self._rights = rights
         self.authority = authority = Authority(path)
         for number in range(2):
             authority.issue(f"broker-{number}")
@@ -100,8 +110,10 @@ class _Cluster:
         ]
 
     async def __aenter__(self) -> _Cluster:
-        for broker in self.brokers:
-            await broker.start()
+        controller, other = self.brokers
+        await controller.start()
+        await allow(controller, *self._rights)
+        await other.start()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -177,14 +189,17 @@ async def test_forwarded_requests_have_the_rights_of_the_client(tmp_path: Path) 
         assert {"mine", "theirs"} <= topics.keys()
 
 
-async def test_transactions_end_on_all_brokers(tmp_path: Path) -> None:
+async def test_brokers_need_no_other_right_than_cluster_action(tmp_path: Path) -> None:
+    """Transactions end on all brokers, and groups know the ends of all partitions."""
+    right = binding("User:broker", AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
+    configs = {**_authorized(), "super_users": "User:admin"}
     admin = SecurityConfig(
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN",
         sasl_username="admin",
         sasl_password="secret",
     )
-    async with _Cluster(tmp_path, **_authorized()) as cluster:
+    async with _Cluster(tmp_path, right, **configs) as cluster:
         bootstrap = cluster.external[1]
         async with Admin(bootstrap, security=admin) as client:
             await client.create_topic("orders", partitions=2)
@@ -198,6 +213,11 @@ async def test_transactions_end_on_all_brokers(tmp_path: Path) -> None:
             async with asyncio.timeout(30):
                 found = {(await consumer.getone()).partition for _partition in range(2)}
         assert found == {0, 1}
+        async with Admin(bootstrap, security=admin) as client:
+            offsets = {TopicPartition("orders", partition): 0 for partition in range(2)}
+            await client.alter_share_group_offsets("shared", offsets)
+            described = await client.list_share_group_offsets("shared")
+            assert [described[tp].lag for tp in offsets] == [2, 2]
         leaders = [cluster.brokers[0].topics.image.topics["orders"].replicas[i][0] for i in (0, 1)]
         assert {*leaders} == {0, 1}
 

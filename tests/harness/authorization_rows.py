@@ -654,7 +654,12 @@ ROWS: tuple[Row, ...] = (
         tolerated=_CLUSTER_DENIED,
         first_by_id=13,
     ),
-    Row(registry.LIST_OFFSETS, _list_offsets, (right(DESCRIBE, TOPIC),)),
+    Row(
+        registry.LIST_OFFSETS,
+        _list_offsets,
+        (right(DESCRIBE, TOPIC),),
+        instead=(right(CLUSTER_ACTION, CLUSTER),),
+    ),
     Row(registry.METADATA, _metadata, (right(DESCRIBE, TOPIC),)),
     Row(
         registry.METADATA,

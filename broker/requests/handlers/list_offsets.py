@@ -29,7 +29,7 @@ from ottla.storage.timestamp_search import (
     find_timestamp,
 )
 
-from ..authorization import DESCRIBE, TOPIC, check
+from ..authorization import DESCRIBE, TOPIC, check, is_broker
 from ..errors import EXPECTED_ERRORS, ApiError, error_code_of
 from ..slices import in_slices, is_large, map_in_slices
 
@@ -170,7 +170,9 @@ async def _look_up(
 def _find_partition(
     broker: Broker, context: RequestContext, topic: str, request: ListOffsetsPartition
 ) -> Partition:
-    check(broker, context, DESCRIBE, TOPIC, topic)
+    # Brokers ask for the lag of share groups.
+    if not is_broker(broker, context):
+        check(broker, context, DESCRIBE, TOPIC, topic)
     timestamp, version = request.timestamp, context.version
     if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
