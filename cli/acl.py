@@ -108,6 +108,7 @@ def create_acls(
         raise click.UsageError("One of --topic, --group, --transactional-id, --cluster is required")
     if not operations:
         raise click.UsageError("--operation is required, such as --operation read")
+    _check_host(host)
     acls = [
         AclBinding(
             *named,
@@ -122,6 +123,21 @@ def create_acls(
     with target.admin() as admin:
         admin.create_acls(*acls)
     _print(acls, as_json=as_json)
+
+
+def _check_host(host: str | None) -> None:
+    """Raise BadParameter for a host that no client has: an ACL that denies would have no effect."""
+    import ipaddress
+
+    if host in (None, "*"):
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise click.BadParameter(
+            f"Invalid address {host!r}: expected one such as 10.0.0.1, not a name or a network",
+            param_hint="'--host'",
+        ) from None
 
 
 @acl.command("delete")

@@ -61,6 +61,10 @@ def test_a_broker_without_an_authorizer_has_no_acls(run):
         (("acl", "create", "a", "--operation", "read"), "One of --topic"),
         (("acl", "create", "a", "--topic", "t"), "--operation is required"),
         (("acl", "create", "a", "--topic", "t", "--group", "g"), "only one of them"),
+        (
+            ("acl", "create", "a", "--topic", "t", "--operation", "read", "--host", "10.0.0.0/8"),
+            "Invalid address '10.0.0.0/8'",
+        ),
         (("acl", "delete", "--yes"), "--principal or a resource is required"),
         (("quota", "set", "producer_byte_rate=1"), "--user, --client-id or --ip is required"),
         (("quota", "set", "--user", "a", "producer_byte_rate"), "expected QUOTA=VALUE"),
