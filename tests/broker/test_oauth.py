@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import time
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -39,7 +41,13 @@ def _key_set(**keys: Any) -> str:
     return json.dumps({"keys": described})
 
 
-def _token(key: Any = _EC, key_id: str = "ec", algorithm: str = "ES256", **claims: Any) -> str:
+def _token(
+    key: Any = _EC,
+    key_id: str = "ec",
+    algorithm: str = "ES256",
+    headers: Mapping[str, Any] | None = None,
+    **claims: Any,
+) -> str:
     payload = {
         "sub": "alice",
         "iss": "https://issuer",
@@ -48,7 +56,7 @@ def _token(key: Any = _EC, key_id: str = "ec", algorithm: str = "ES256", **claim
         **claims,
     }
     payload = {name: value for name, value in payload.items() if value is not None}
-    return jwt.encode(payload, key, algorithm=algorithm, headers={"kid": key_id})
+    return jwt.encode(payload, key, algorithm=algorithm, headers={"kid": key_id, **(headers or {})})
 
 
 @pytest.fixture
@@ -96,6 +104,10 @@ async def test_signed_tokens(configs: dict[str, str]) -> None:
             f"{header}.{other_payload}.{signature}",
             f"{header}.{payload}.",
             jwt.encode({"sub": "alice"}, "x" * 32, algorithm="HS256", headers={"kid": "ec"}),
+            # Keys that tokens bring along, keys of another kind, and what must be understood.
+            _token(_OTHER, headers={"jku": "https://other", "jwk": ECAlgorithm.to_jwk(_OTHER)}),
+            *(_token(_RSA, "ec", "RS256"), _token(_EC, "rsa"), _token(headers={"crit": ["new"]})),
+            f"{urlsafe_b64encode(b'[' * 30_000).decode()}.{payload}.{signature}",
             *("x", "a.b.c", "é"),
         ):
             assert await _code(broker, rejected) == ErrorCode.SASL_AUTHENTICATION_FAILED, rejected

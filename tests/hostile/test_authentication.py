@@ -34,6 +34,7 @@ from harness.secure_kafka import PASSWORD, USER
 from harness.wire import BlockingWireClient, frame_of
 from ottla.client import AuthenticationError, SecurityConfig
 from ottla.client.blocking import Admin
+from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.api.envelope import EnvelopeRequest
 from ottla.protocol.api.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.api.sasl_handshake import SaslHandshakeRequest
@@ -323,6 +324,32 @@ def test_names_cannot_forge_lines_of_the_log(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_of_another_listener_is_no_client_certificate(
+    broker: SecureBroker, version: ssl.TLSVersion
+) -> None:
+    context = ssl.create_default_context(cafile=broker.certificates.ca)
+    context.minimum_version = context.maximum_version = version
+
+    def request(
+        listener: str, session: ssl.SSLSession | None = None
+    ) -> tuple[ssl.SSLSession | None, bool | None]:
+        host, port = broker.addresses[listener].split(":")
+        with (
+            socket.create_connection((host, int(port)), timeout=30) as plain,
+            context.wrap_socket(plain, server_hostname=host, session=session) as secured,
+        ):
+            secured.sendall(frame_of(ApiVersionsRequest(), 0))
+            if not secured.recv(4):
+                raise ConnectionResetError
+            return secured.session, secured.session_reused
+
+    sessions = [request("SSL")[0] for _ in range(2)]
+    assert request("SSL", sessions[0])[1]
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        request("MTLS", sessions[1])
+
+
 def test_renegotiation_and_compression_are_refused(broker: SecureBroker) -> None:
     command = ["openssl", "s_client", "-connect", broker.addresses["SSL"], "-tls1_2", "-comp"]
     pipe = subprocess.PIPE
