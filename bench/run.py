@@ -63,7 +63,7 @@ SCRIPTS = (
 #: There is no time for these; they run only if they are named.
 LONG_SCRIPTS = (
     Script("replication", 420, 120),
-    Script("security", 150, 40),
+    Script("security", 270, 40),
     Script("scale", 150, 15),
 )
 

@@ -70,7 +70,7 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=4,
+    rounds=8,
     warm_up_seconds=3.0,
     seconds=1.0,
     max_records=1_500_000,
