@@ -10,13 +10,14 @@ import asyncio
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Coroutine
 from typing import Any
 
 from ..errors import BufferFullError, ClosedError
 from ..producer.accumulator import RecordAccumulator
-from ..types import Headers, RecordMetadata
+from ..types import Headers
 from .loop_thread import LoopThread
+from .record_future import RecordFuture
 
 # Maximum size of records on the way, besides the producer's own buffer.
 _MAX_BYTES = 1024 * 1024
@@ -26,7 +27,7 @@ _INTERVAL_SECONDS = 0.001
 
 # The topic, the future, and the other arguments of `RecordAccumulator.append`. (A tuple and no
 # object: there may be many, and the garbage collector visits each.)
-_Entry = tuple[str, Future[RecordMetadata], *tuple[Any, ...]]
+_Entry = tuple[str, RecordFuture, *tuple[Any, ...]]
 # An event marks a position, and is set when the records before it were handed over.
 _Entries = deque[_Entry | asyncio.Event]
 
@@ -37,8 +38,12 @@ class HandoffQueue:
     def __init__(self, loop_thread: LoopThread, accumulator: RecordAccumulator) -> None:
         self._loop_thread = loop_thread
         self._accumulator = accumulator
-        # Guards the fields below; notified when there is room, or when it is closed.
-        self._changed = threading.Condition()
+        # Of all futures.
+        self._future_lock = threading.RLock()
+        # Guards the fields below. (Reentrant: a signal handler or finalizer may enqueue, too.)
+        self._lock = threading.RLock()
+        # Notified when there is room, or when it is closed.
+        self._changed = threading.Condition(self._lock)
         self._entries: _Entries = deque()
         # Of the entries, and of those that were taken and are being appended.
         self._bytes = 0
@@ -55,15 +60,14 @@ class HandoffQueue:
         headers: Headers,
         partition: int | None,
         timestamp: int | None,
-    ) -> Future[RecordMetadata]:
+    ) -> RecordFuture:
         """Queue a record, waiting while too many are on the way, and return its future."""
         self._loop_thread.check()
         key, value, pairs, size = self._accumulator.serialize(key, value, headers, timestamp)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        future: Future[RecordMetadata] = Future()
-        future.set_running_or_notify_cancel()  # it cannot be cancelled
-        with self._changed:
+        future = RecordFuture(self._future_lock)
+        with self._lock:
             while self._bytes >= _MAX_BYTES and not self._is_closed:
                 self._changed.wait()
             if self._is_closed:
@@ -92,7 +96,8 @@ class HandoffQueue:
         try:
             while entries := self._take():
                 while entries:
-                    await self._append_next(entries)
+                    if (waiting := self._append_next(entries)) is not None:
+                        await waiting
                 await asyncio.sleep(_INTERVAL_SECONDS)
         finally:
             _fail(entries, ClosedError("The producer was closed before the record was sent"))
@@ -106,32 +111,51 @@ class HandoffQueue:
             self._changed.notify_all()
             return entries
 
-    async def _append_next(self, entries: _Entries) -> None:
+    def _append_next(self, entries: _Entries) -> Coroutine[Any, Any, None] | None:
+        """Append the first of some records; return None, or a coroutine if that has to wait."""
         entry = entries[0]
         if isinstance(entry, asyncio.Event):
             entry.set()
             entries.popleft()
-            return
-        accumulator = self._accumulator
+            return None
         topic, future, *record = entry
+        queues = self._accumulator.topics.get(topic)
+        if queues is None:
+            return self._find_topic(topic, entries)
         try:
-            queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
+            waiting = self._accumulator.append(queues, future, *record)
+        except Exception as error:  # noqa: BLE001  # raised by the future
+            self._reject(entries, error)
+            return None
+        if waiting is None:
+            entries.popleft()
+            return None
+        return self._append_later(waiting, entries)
+
+    async def _find_topic(self, topic: str, entries: _Entries) -> None:
+        try:
+            await self._accumulator.queues_of(topic)
         except Exception as error:  # noqa: BLE001  # raised by the futures
             # All records of the topic fail: another lookup for each would delay all the others.
-            accumulator.report_failure(error)
+            self._accumulator.report_failure(error)
             _fail(_remove_topic(entries, topic), error)
-            return
+
+    async def _append_later(self, waiting: Coroutine[Any, Any, None], entries: _Entries) -> None:
         try:
-            await accumulator.append(queues, future, *record)
+            await waiting
         except BufferFullError as error:
             # The other records have waited for as long.
-            accumulator.report_failure(error)
+            self._accumulator.report_failure(error)
             _fail(entries, error)
-            return
         except Exception as error:  # noqa: BLE001  # raised by the future
-            accumulator.report_failure(error)
-            future.set_exception(error)
-        entries.popleft()
+            self._reject(entries, error)
+        else:
+            entries.popleft()
+
+    def _reject(self, entries: _Entries, error: Exception) -> None:
+        """Fail the first of some records."""
+        self._accumulator.report_failure(error)
+        _fail(deque([entries.popleft()]), error)
 
     def _close(self) -> None:
         """Accept no more records: the loop has stopped."""

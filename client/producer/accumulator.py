@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -134,6 +134,13 @@ class RecordAccumulator:
 
         Raises SerializationError, RecordTooLargeError and ValueError.
         """
+        if (
+            type(value) is bytes
+            and len(value) <= self.max_plain_bytes
+            and key is timestamp is None
+            and not headers
+        ):
+            return None, value, (), RECORD_OVERHEAD_BYTES + len(value)
         if key is not None and (type(key) is not bytes or self._key_serializer is not None):
             key = to_bytes(key, self._key_serializer, "key")
         if type(value) is not bytes or self._value_serializer is not None:
@@ -158,7 +165,7 @@ class RecordAccumulator:
             )
         return key, value, pairs, size
 
-    async def append(
+    def append(
         self,
         queues: TopicQueues,
         future: AnyFuture,
@@ -168,22 +175,54 @@ class RecordAccumulator:
         size: int,
         partition: int | None,
         timestamp: int | None,
-    ) -> None:
-        """Append a serialized record, whose metadata `future` will have."""
+    ) -> Coroutine[Any, Any, None] | None:
+        """Append a serialized record, whose metadata `future` will have.
+
+        Returns None when that is done, which it mostly is without the cost of a coroutine, or a
+        coroutine to await.
+        """
+        is_known = True
         if partition is None:
             partition = queues.partition_of(key, value)
         else:
-            await queues.check_partition(partition)
+            is_known = queues.has_partition(partition)
         if self._is_closed or self._sender.failure is not None:
+            self.check_open()
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        if not is_known or not self._pool.try_allocate(size):
+            return self._append_later(
+                queues, future, key, value, headers, size, partition, timestamp
+            )
+        batch = queues.batch_for(partition, size)
+        batch.add_awaited(future, timestamp, key, value, headers, size)
+        return None
+
+    async def _append_later(
+        self,
+        queues: TopicQueues,
+        future: AnyFuture,
+        key: bytes | None,
+        value: bytes | None,
+        headers: HeaderPairs,
+        size: int,
+        partition: int | None,
+        timestamp: int,
+    ) -> None:
+        """Append a record when its partition is known and there is memory for it."""
+        if partition is not None and not queues.has_partition(partition):
+            await queues.find_partition(partition)
             self.check_open()
         if not self._pool.try_allocate(size):
             await self._admit(size)
-        # From here on, nothing waits and nothing fails.
         batch = queues.batch_for(partition, size)
-        if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
-        batch.add(timestamp, key, value, headers, size)
-        batch.expect(future)
+        batch.add_awaited(future, timestamp, key, value, headers, size)
+
+    async def append_to_new(self, topic: str, *record: Any) -> None:
+        """Append a record, without its queues, to a topic that no record was sent to yet."""
+        queues = await self.queues_of(topic)
+        if (waiting := self.append(queues, *record)) is not None:
+            await waiting
 
     async def append_many(self, topic: str, records: Iterable[Any], bulk: BulkSend) -> None:
         """Append values and ProducerRecords, until one of them fails."""
@@ -226,8 +265,8 @@ class RecordAccumulator:
                 )
                 if partition is None:
                     partition = queues.partition_of(key, value)
-                else:
-                    await queues.check_partition(partition)
+                elif not queues.has_partition(partition):
+                    await queues.find_partition(partition)
                     self.check_open()
             else:
                 key, value, headers, size = self.serialize(None, record, (), None)

@@ -215,6 +215,28 @@ class Batch:
         self.count += 1
         self.size += size
 
+    def add_awaited(
+        self,
+        future: AnyFuture,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        size: int,
+    ) -> None:
+        """Add a record whose metadata `future` will have."""
+        futures = self._futures
+        while len(futures) < self.count:
+            futures.append(None)  # records of a run
+        futures.append(future)
+        self.run = None
+        self._timestamps.append(timestamp)
+        self._keys.append(key)
+        self._values.append(value)
+        self._headers.append(headers)
+        self.count += 1
+        self.size += size
+
     def add_values(self, timestamp: int, values: Sequence[bytes], size: int) -> None:
         """Add records that have only a value; all together, `size` bytes are allocated."""
         count = len(values)
@@ -230,14 +252,6 @@ class Batch:
         self._encoded_records = records
         self.begin_run(bulk).count = self.count = records.record_count
         self.size += len(records.payload)
-
-    def expect(self, future: AnyFuture) -> None:
-        """Set a future for the record that was added last."""
-        futures = self._futures
-        while len(futures) < self.count - 1:
-            futures.append(None)  # records of a run
-        futures.append(future)
-        self.run = None
 
     def begin_run(self, bulk: BulkSend) -> BulkRun:
         """Return a run of the records added from now on; the caller increments its count."""

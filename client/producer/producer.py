@@ -42,8 +42,8 @@ from ..types import (
     TopicPartition,
     V,
 )
-from .accumulator import HeaderPairs, ProducerRecord, RecordAccumulator
-from .batch import RECORD_OVERHEAD_BYTES, BatchConfig
+from .accumulator import ProducerRecord, RecordAccumulator
+from .batch import BatchConfig
 from .bulk import BulkSend, OffsetRange
 from .partitioner import ROUND_ROBIN, STICKY, Partitioner
 from .sender import Sender
@@ -183,11 +183,8 @@ class Producer(Generic[K, V]):
 
         If this is cancelled, the record may or may not be written; other records are not affected.
         """
-        return await (
-            await self.enqueue(
-                topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp
-            )
-        )
+        future = self._append(topic, value, key, headers, partition, timestamp)
+        return await (future if isinstance(future, asyncio.Future) else await future)
 
     async def enqueue(
         self,
@@ -204,29 +201,47 @@ class Producer(Generic[K, V]):
         If this is cancelled, the record is not sent. If the future is cancelled, it may or may not
         be written. asyncio logs a failure that nobody retrieves.
         """
+        future = self._append(topic, value, key, headers, partition, timestamp)
+        return future if isinstance(future, asyncio.Future) else await future
+
+    def _append(
+        self,
+        topic: str,
+        value: V | None,
+        key: K | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> asyncio.Future[RecordMetadata] | Coroutine[Any, Any, asyncio.Future[RecordMetadata]]:
+        """Append a record; return its future, or a coroutine of it if that has to wait."""
         accumulator = self.accumulator
-        key_bytes: bytes | None = None
-        pairs: HeaderPairs = ()
         try:
-            if (
-                type(value) is bytes
-                and len(value) <= accumulator.max_plain_bytes
-                and key is timestamp is None
-                and not headers
-            ):
-                value_bytes: bytes | None = value
-                size = RECORD_OVERHEAD_BYTES + len(value)
-            else:
-                key_bytes, value_bytes, pairs, size = accumulator.serialize(
-                    key, value, headers, timestamp
-                )
-            queues = accumulator.topics.get(topic) or await accumulator.queues_of(topic)
-            future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=queues.loop)
-            await accumulator.append(
-                queues, future, key_bytes, value_bytes, pairs, size, partition, timestamp
+            key_bytes, value_bytes, pairs, size = accumulator.serialize(
+                key, value, headers, timestamp
             )
+            queues = accumulator.topics.get(topic)
+            loop = asyncio.get_running_loop() if queues is None else queues.loop
+            future: asyncio.Future[RecordMetadata] = asyncio.Future(loop=loop)
+            if queues is None:
+                waiting: Coroutine[Any, Any, None] | None = accumulator.append_to_new(
+                    topic, future, key_bytes, value_bytes, pairs, size, partition, timestamp
+                )
+            else:
+                waiting = accumulator.append(
+                    queues, future, key_bytes, value_bytes, pairs, size, partition, timestamp
+                )
         except Exception as error:
             accumulator.report_failure(error)
+            raise
+        return future if waiting is None else self._append_later(future, waiting)
+
+    async def _append_later(
+        self, future: asyncio.Future[RecordMetadata], waiting: Coroutine[Any, Any, None]
+    ) -> asyncio.Future[RecordMetadata]:
+        try:
+            await waiting
+        except Exception as error:
+            self.accumulator.report_failure(error)
             raise
         return future
 

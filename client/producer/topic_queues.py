@@ -62,18 +62,20 @@ class TopicQueues:
             )
         return partition
 
-    async def check_partition(self, partition: int) -> int:
-        """Return a partition that exists. Raises KafkaError."""
+    def has_partition(self, partition: int) -> bool:
+        """Whether a partition exists, according to the metadata."""
         self._follow_metadata()
+        return 0 <= partition < self._partition_count
+
+    async def find_partition(self, partition: int) -> None:
+        """Look for a partition that may be new. Raises KafkaError if it does not exist."""
         if partition >= self._partition_count:
-            await self._cluster.refresh([self.topic])  # it may be new
-            self._follow_metadata()
-        if not 0 <= partition < self._partition_count:
+            await self._cluster.refresh([self.topic])
+        if not self.has_partition(partition):
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{self.topic}-{partition}: the topic has {self._partition_count} partitions",
             )
-        return partition
 
     def batch_for(self, partition: int | None, size: int) -> Batch:
         """Return the batch for a record of some size, in any partition if that is None."""

@@ -3,13 +3,14 @@
 import asyncio
 import signal
 import threading
+from concurrent.futures import InvalidStateError, as_completed, wait
 from contextlib import asynccontextmanager
 
 import pytest
 
 from harness.daemon import Daemon
 from harness.scripted_broker import ScriptedCluster
-from harness.waiting import eventually
+from harness.waiting import eventually, wait_until
 from ottla.client import (
     BatchConfig,
     BufferFullError,
@@ -71,6 +72,49 @@ def test_futures_of_many_threads_return_the_right_offsets(broker, topic):
 
     records = broker.records(topic)
     assert {(one.partition, one.offset): one.value for one in records} == found
+
+
+def test_futures_work_with_the_standard_library(broker, topic):
+    called, woken = [], []
+    with Producer(broker.bootstrap, batch=BatchConfig(linger=60)) as producer:
+        futures = [producer.enqueue(topic, b"%d" % n) for n in range(10)]
+        first = futures[0]
+        first.add_done_callback(called.append)
+        with pytest.raises(TimeoutError):
+            first.result(0.01)
+        with pytest.raises(TimeoutError):
+            first.exception(0)
+        assert not first.cancel()
+        assert (first.running(), first.done(), called) == (True, False, [])
+        assert wait(futures, timeout=0) == (set(), set(futures))
+
+        threads = [
+            threading.Thread(target=lambda one=one: woken.append(one.result(30)))
+            for one in (*futures, first)
+        ]
+        waits = threading.Thread(target=lambda: woken.append(wait(futures, 30)))
+        for thread in (*threads, waits):
+            thread.start()
+        wait_until(lambda: len(first._waiters) == 3)
+        producer.flush()
+        for thread in (*threads, waits):
+            thread.join()
+
+        late = []
+        first.add_done_callback(late.append)
+        assert called == late == [first]
+        assert len(woken) == 12
+        assert {future.result() for future in as_completed(futures)} == {
+            future.result() for future in futures
+        }
+        assert asyncio.run(wrapped(first)) == first.result()
+        assert first.exception() is None
+        with pytest.raises(InvalidStateError):
+            first.set_result(first.result())
+
+
+async def wrapped(future):
+    return await asyncio.wrap_future(future)
 
 
 def test_flush_and_close_wait_for_queued_records(broker, topic):
