@@ -1,7 +1,7 @@
 """Shared by the benchmark scripts: options, repetition in turns, tables, and the result file.
 
-Machines are noisy, so contenders are measured in turns, round after round, and the best round of
-each one counts: noise only ever slows a run down. README.md explains the method.
+Machines are noisy, so contenders are measured in turns, round after round: the median counts, and
+the spread is shown. README.md explains the method.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import platform
 import resource
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -62,14 +63,15 @@ def recording(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]
     # Exit through the context managers, which stop the servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     record = _environment(name, options.quick)
-    start = time.perf_counter()
+    others = OtherProcesses()
     results: dict[str, Any] = {}
     try:
         yield results
     finally:
         progress("")
         if results:
-            record |= {"seconds": time.perf_counter() - start, "results": results}
+            record |= {"seconds": others.elapsed, "other_cores": others.cores()}
+            record |= {"results": results}
             options.results.mkdir(parents=True, exist_ok=True)
             path = options.results / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
             path.write_text(json.dumps(record) + "\n")
@@ -141,18 +143,70 @@ def turns(contenders: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
             yield number, contender
 
 
-def best_throughput(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the throughput of the fastest run, and the lowest CPU time per record of all runs."""
-    fastest = max(runs, key=lambda run: float(run["records"] / run["seconds"]))
-    best: dict[str, Any] = {"records_per_second": fastest["records"] / fastest["seconds"]}
+def median_throughput(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the medians of throughput and CPU time per record, and the spread of throughput."""
+    rates = [run["records"] / run["seconds"] for run in runs]
+    found: dict[str, Any] = {
+        "records_per_second": statistics.median(rates),
+        "spread": spread_of(rates),
+    }
     for side in ("client", "server"):
-        if f"{side}_cpu" in fastest:
-            # Of the fastest run: it shows which side was saturated.
-            best[f"{side}_cores"] = fastest[f"{side}_cpu"] / fastest["seconds"]
-            best[f"{side}_cpu"] = min(run[f"{side}_cpu"] / run["records"] for run in runs)
-    if "memory" in fastest:
-        best["anonymous"] = max(run["memory"]["anonymous"] for run in runs)
-    return best | {"runs": list(runs)}
+        if f"{side}_cpu" in runs[0]:
+            cpu = [run[f"{side}_cpu"] / run["records"] for run in runs]
+            found[f"{side}_cpu"] = statistics.median(cpu)
+            cores = [run[f"{side}_cpu"] / run["seconds"] for run in runs]
+            found[f"{side}_cores"] = statistics.median(cores)
+    if "memory" in runs[0]:
+        found["anonymous"] = max(run["memory"]["anonymous"] for run in runs)
+    return found | {"runs": list(runs)}
+
+
+def spread_of(values: Sequence[float]) -> float:
+    """Return how far values are apart, relative to their median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+def median_run(runs: Sequence[T], value: Callable[[T], float]) -> T:
+    """Return the run with the median of a value, or the one below it."""
+    return sorted(runs, key=value)[(len(runs) - 1) // 2]
+
+
+class OtherProcesses:
+    """The CPU time of processes that are not ours, which slow everything down.
+
+    All of our own have to be waited for before `cores` is called.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._own_cpu = self._own_seconds()
+        self._all_cpu = self._all_seconds()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._start
+
+    def cores(self) -> float:
+        """Return how many cores the others have used since the start, on average."""
+        own_cpu = self._own_seconds() - self._own_cpu
+        return max(0.0, self._all_seconds() - self._all_cpu - own_cpu) / self.elapsed
+
+    @staticmethod
+    def _own_seconds() -> float:
+        usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+    @staticmethod
+    def _all_seconds() -> float:
+        """Return the CPU time of all processes since the start of the system; 0 if unknown."""
+        try:
+            fields = Path("/proc/stat").read_text().split(maxsplit=8)[1:8]
+        except OSError:
+            return 0.0
+        user, nice, system, _idle, _wait, interrupts, soft_interrupts = map(int, fields)
+        ticks = user + nice + system + interrupts + soft_interrupts
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -191,8 +245,6 @@ def _environment(name: str, is_quick: bool) -> dict[str, Any]:
         "commit": _commit(),
         "cpu": _cpu(),
         "system": platform.platform(),
-        # Other processes slow everything down, and not all contenders alike.
-        "load": os.getloadavg()[0],
         "versions": versions,
     }
 

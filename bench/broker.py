@@ -11,7 +11,7 @@ CPU is in the tables too. Servers that are not installed are skipped, with the r
   make org.apache.kafka:kafka_2.13 the only dependency of a pom.xml and run
   `mvn dependency:copy-dependencies -DoutputDirectory=DIR`. KAFKA_LIBS is the default of the option.
 
-Contenders take turns, and the best round of each one counts. All servers are warmed up first, which
+Contenders take turns, and the median of the rounds counts. All servers are warmed up first, which
 a JVM needs. With acks=all, ottla fsyncs before it responds ("fsync", the default), like Redis with
 appendfsync always. Kafka never waits for the disk: compare it with "page-cache".
 
@@ -34,18 +34,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from benchmark import (
     KIB,
     MIB,
-    best_throughput,
     command_line,
     data_directory,
+    median_run,
+    median_throughput,
     progress,
     recording,
     run_parts,
     show,
+    spread_of,
     turns,
 )
 from driver import Driver, DriverError
@@ -97,15 +100,15 @@ class Plan:
 FULL = Plan(
     starts=3,
     warm_up_seconds=3.0,
-    rounds=2,
+    rounds=3,
     throughput=[Trial(100, 12), Trial(KIB, 12)],
     sizes=[Trial(size, 12, ONE_OF_EACH) for size in (10, 100, KIB, 10 * KIB, 100 * KIB)],
     partitions=[Trial(100, partitions, BROKERS) for partitions in (1, 10, 100, 1000)],
-    seconds=1.0,
+    seconds=0.6,
     max_bytes=256 * MIB,
     max_records=1_000_000,
-    single_seconds=0.5,
-    latency_seconds=4.0,
+    single_seconds=0.4,
+    latency_seconds=3.0,
     cold_bytes=512 * MIB,
 )
 QUICK = Plan(
@@ -235,13 +238,13 @@ def report_failure(label: str, part: str, error: DriverError) -> None:
     print(f"{label}, {part}: failed: {error}", flush=True)
 
 
-def compare(best: dict[str, Run], contenders: list[Contender], rate: str) -> dict[str, Run]:
+def compare(rows: dict[str, Run], contenders: list[Contender], rate: str) -> dict[str, Run]:
     """Add to each contender its rate relative to its baseline."""
     for contender in contenders:
-        row, kafka = best.get(contender.label), best.get(contender.baseline)
+        row, kafka = rows.get(contender.label), rows.get(contender.baseline)
         if row and kafka:
             row["versus_kafka"] = row[rate] / kafka[rate]
-    return best
+    return rows
 
 
 # -- start -----------------------------------------------------------------------------------------
@@ -316,12 +319,12 @@ def bench_trials(bench: Bench, trials: list[Trial]) -> list[Run]:
             for operation, run in done.items():
                 runs.setdefault(operation, {}).setdefault(contender.label, []).append(run)
         for operation, found in runs.items():
-            best = {label: best_throughput(rounds) for label, rounds in found.items()}
-            for row in best.values():
+            rows = {label: median_throughput(rounds) for label, rounds in found.items()}
+            for row in rows.values():
                 row["bytes_per_second"] = row["records_per_second"] * trial.size
-            compare(best, contenders, "records_per_second")
+            compare(rows, contenders, "records_per_second")
             size = {"size": trial.size, "partitions": trial.partitions}
-            results.append({"operation": operation, **size, "best": best})
+            results.append({"operation": operation, **size, "contenders": rows})
     return results
 
 
@@ -342,16 +345,17 @@ def bench_single(bench: Bench) -> list[Run]:
                 continue
             if run is not None:
                 runs.setdefault(contender.label, []).append(run)
-        best = {
+        rows = {
             label: {
-                "requests_per_second": max(run["requests"] / run["seconds"] for run in rounds),
-                "server_cpu": min(run["server_cpu"] / run["requests"] for run in rounds),
-                "client_cpu": min(run["client_cpu"] / run["requests"] for run in rounds),
+                "requests_per_second": median(run["requests"] / run["seconds"] for run in rounds),
+                "spread": spread_of([run["requests"] / run["seconds"] for run in rounds]),
+                "server_cpu": median(run["server_cpu"] / run["requests"] for run in rounds),
+                "client_cpu": median(run["client_cpu"] / run["requests"] for run in rounds),
             }
             for label, rounds in runs.items()
         }
-        compare(best, bench.contenders, "requests_per_second")
-        results.append({"in_flight": in_flight, "best": best})
+        compare(rows, bench.contenders, "requests_per_second")
+        results.append({"in_flight": in_flight, "contenders": rows})
     return results
 
 
@@ -377,7 +381,7 @@ def bench_latency(bench: Bench) -> list[Run]:
         {
             "label": label,
             "cold": cold,
-            "best": min(found, key=lambda run: float(run["delivered"]["p99"])),
+            "median": median_run(found, lambda run: float(run["delivered"]["p99"])),
             "runs": found,
         }
         for (label, cold), found in sorted(

@@ -3,13 +3,13 @@
     python bench/client.py [--quick] [--dir DIR] [--codecs CODEC…] [--only PART…]
 
 Needs Linux (/proc). Every run is a new process with a topic of 6 partitions and values of 100
-bytes. Contenders take turns, the best round of each counts, and "slowest round" is how much slower
-the worst one was. CPU is that of all threads, memory is the peak of anonymous memory.
+bytes. Contenders take turns, and the median of the rounds counts; the spread is how far they are
+apart. CPU is that of all threads, memory is the peak of anonymous memory.
 
 All have the same configs, as far as they support them (clients/workload.py): acks=all and
-idempotence, 5 ms of linger, batches of 64 KiB, fetches of 1 MiB per partition, CRC checks, no
-group. Topics use durability=page-cache, so that the disk is not measured. Async clients run on
-asyncio's own event loop.
+idempotence, 5 ms of linger (none for tasks, which each wait for their record), batches of 64 KiB,
+fetches of 1 MiB per partition, CRC checks, no group. Topics use durability=page-cache, so that the
+disk is not measured. Async clients run on asyncio's own event loop.
 
 - produce: from the first record until the last acknowledgement has been checked: per record, or
   for all (send_many, send_arrow). Then the values on the broker are compared with those sent.
@@ -30,9 +30,9 @@ from typing import Any
 import pyarrow as pa
 
 from benchmark import (
-    best_throughput,
     command_line,
     data_directory,
+    median_throughput,
     progress,
     recording,
     run_parts,
@@ -256,12 +256,11 @@ def bench_consume(bench: Bench) -> list[Run]:
 def summary(
     operation: str, load: Load, contenders: tuple[Contender, ...], runs: dict[str, list[Run]]
 ) -> Run:
-    """Return the best round of each contender."""
-    best = {}
-    for label in (each.label for each in contenders if each.label in runs):
-        rates = [run["records"] / run["seconds"] for run in runs[label]]
-        best[label] = best_throughput(runs[label]) | {"spread": 1 - min(rates) / max(rates)}
-    return {"operation": operation, "load": load.name, "best": best}
+    """Return the median of the rounds of each contender."""
+    rows = {
+        each.label: median_throughput(runs[each.label]) for each in contenders if each.label in runs
+    }
+    return {"operation": operation, "load": load.name, "contenders": rows}
 
 
 def bench_imports(bench: Bench) -> dict[str, Run]:

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import (
-    best_throughput,
     command_line,
     data_directory,
+    median_throughput,
     progress,
     recording,
     run_parts,
@@ -149,9 +149,9 @@ def bench_throughput(plan: Plan, driver: Driver, directory: Path) -> list[dict[s
                 for operation, run in run_load(driver, cluster, plan, partitions, acks).items():
                     runs[operation].setdefault(cluster.label, []).append(run)
             for operation, found in runs.items():
-                best = {label: best_throughput(rounds) for label, rounds in found.items()}
+                rows = {label: median_throughput(rounds) for label, rounds in found.items()}
                 load = {"operation": operation, "partitions": partitions, "acks": acks}
-                results.append(load | {"best": best})
+                results.append(load | {"contenders": rows})
     return results
 
 

@@ -95,11 +95,11 @@ def table(corner: str, rows: Iterable[tuple[str, Row]], *columns: Column) -> Tab
 
 def matrix(corner: str, trials: Mapping[str, Mapping[str, Row]], column: Column) -> Table:
     """Return a table of one value, with a column for each trial and a row for each contender."""
-    labels = dict.fromkeys(label for best in trials.values() for label in best)
+    labels = dict.fromkeys(label for rows in trials.values() for label in rows)
     return Table(
         [corner, *trials],
         [
-            [label, *(column.text(best.get(label, {})) for best in trials.values())]
+            [label, *(column.text(rows.get(label, {})) for rows in trials.values())]
             for label in labels
         ],
     )
@@ -121,8 +121,8 @@ def lines(
 ) -> Lines:
     """Return a panel with a line for each contender over the x values of the rows."""
     values: dict[str, list[tuple[float, float]]] = {}
-    for x, best in rows:
-        for label, row in best.items():
+    for x, contenders in rows:
+        for label, row in contenders.items():
             if (y := column.number(row)) is not None:
                 values.setdefault(label, []).append((x, y))
     return Lines(title, column.header, x_label, values, x_format)
@@ -190,6 +190,7 @@ BROKER = Section(
 )
 
 RATE = Column("records/s", "records_per_second")
+SPREAD = Column("spread", "spread", spec=".0%")
 VERSUS_KAFKA = Column("× Kafka", "versus_kafka", 1, ".2f")
 MEGABYTES = Column("MB/s", "bytes_per_second", 1e-6)
 BROKER_CPU = Column("broker CPU, s per million records", "server_cpu", 1e6, ".2f")
@@ -206,11 +207,14 @@ BROKER_MEMORY = Column("broker memory, MB", "anonymous", 1e-6)
 )
 def draw_throughput(trials: list[Row]) -> Drawing:
     for trial in _smallest_records(trials):
-        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], RATE)
+        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["contenders"], RATE)
     for trial in trials:
         title = f"{trial['operation']}, {byte_size(trial['size'])}"
-        columns = (RATE, VERSUS_KAFKA, MEGABYTES, BROKER_MEMORY, BROKER_CORES, CLIENT_CORES)
-        yield table(title, trial["best"].items(), *columns)
+        columns = (
+            *(RATE, SPREAD, VERSUS_KAFKA, MEGABYTES),
+            *(BROKER_MEMORY, BROKER_CORES, CLIENT_CORES),
+        )
+        yield table(title, trial["contenders"].items(), *columns)
 
 
 @BROKER.figure(
@@ -219,16 +223,15 @@ def draw_throughput(trials: list[Row]) -> Drawing:
     "From the same runs: user and system time of all threads of the broker.",
 )
 def draw_cpu(trials: list[Row]) -> Drawing:
-    trials = [
-        trial
-        | {"best": {label: row for label, row in trial["best"].items() if "server_cpu" in row}}
-        for trial in trials
-    ]
-    for trial in _smallest_records(trials):
-        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], BROKER_CPU)
     columns = {
-        f"{trial['operation']}, {byte_size(trial['size'])}": trial["best"] for trial in trials
+        f"{trial['operation']}, {byte_size(trial['size'])}": {
+            label: row for label, row in trial["contenders"].items() if "server_cpu" in row
+        }
+        for trial in trials
     }
+    for trial in _smallest_records(trials):
+        title = f"{trial['operation']}, {byte_size(trial['size'])}"
+        yield bars(title, columns[title], BROKER_CPU)
     yield matrix(BROKER_CPU.header, columns, BROKER_CPU)
 
 
@@ -250,10 +253,10 @@ def _by_operation(trials: list[Row]) -> Iterator[tuple[str, list[Row]]]:
 )
 def draw_sizes(trials: list[Row]) -> Drawing:
     for operation, found in _by_operation(trials):
-        rows = [(trial["size"], trial["best"]) for trial in found]
+        rows = [(trial["size"], trial["contenders"]) for trial in found]
         yield lines(operation, "record size", rows, MEGABYTES, byte_size)
     for operation, found in _by_operation(trials):
-        columns = {byte_size(trial["size"]): trial["best"] for trial in found}
+        columns = {byte_size(trial["size"]): trial["contenders"] for trial in found}
         yield matrix(f"{operation}, records/s", columns, RATE)
 
 
@@ -264,12 +267,12 @@ def draw_sizes(trials: list[Row]) -> Drawing:
 )
 def draw_partitions(trials: list[Row]) -> Drawing:
     for operation, found in _by_operation(trials):
-        rows = [(trial["partitions"], trial["best"]) for trial in found]
+        rows = [(trial["partitions"], trial["contenders"]) for trial in found]
         yield lines(operation, "partitions", rows, BROKER_CPU)
     rows = [
         (f"{label}, {trial['operation']}", row | {"partitions": trial["partitions"]})
         for trial in trials
-        for label, row in trial["best"].items()
+        for label, row in trial["contenders"].items()
     ]
     yield table("", rows, Column("partitions", "partitions"), RATE, BROKER_CPU, BROKER_MEMORY)
 
@@ -283,13 +286,13 @@ def draw_partitions(trials: list[Row]) -> Drawing:
 def draw_single(trials: list[Row]) -> Drawing:
     cpu = Column("broker CPU, µs per request", "server_cpu", 1e6, ".1f")
     for trial in trials:
-        yield bars(f"{trial['in_flight']:,} in flight", trial["best"], cpu)
+        yield bars(f"{trial['in_flight']:,} in flight", trial["contenders"], cpu)
     for trial in trials:
         columns = (
-            *(Column("requests/s", "requests_per_second"), VERSUS_KAFKA, cpu),
+            *(Column("requests/s", "requests_per_second"), SPREAD, VERSUS_KAFKA, cpu),
             Column("client CPU, µs per request", "client_cpu", 1e6, ".1f"),
         )
-        yield table(f"{trial['in_flight']:,} in flight", trial["best"].items(), *columns)
+        yield table(f"{trial['in_flight']:,} in flight", trial["contenders"].items(), *columns)
 
 
 def draw_latency(rows: list[Row], *, cold: bool) -> Drawing:
@@ -298,13 +301,15 @@ def draw_latency(rows: list[Row], *, cold: bool) -> Drawing:
     rows = [row for row in rows if row["cold"] == cold]
     for end, title in ends.items():
         values = {
-            row["label"]: [(at, row["best"][end][name] * 1e3) for name, at in PERCENTILES.items()]
+            row["label"]: [(at, row["median"][end][name] * 1e3) for name, at in PERCENTILES.items()]
             for row in rows
         }
         yield Lines(title, "ms", "percentile", values, lambda at: names[round(at)])
     for end, title in ends.items():
-        columns = [Column(name, f"best/{end}/{name}", 1e3, ".2f") for name in (*PERCENTILES, "max")]
-        records = Column("records", f"best/{end}/count")
+        columns = [
+            Column(name, f"median/{end}/{name}", 1e3, ".2f") for name in (*PERCENTILES, "max")
+        ]
+        records = Column("records", f"median/{end}/count")
         yield table(f"{title}, ms", ((row["label"], row) for row in rows), *columns, records)
 
 
@@ -448,15 +453,14 @@ CLIENTS = Section(
     "(send_many, send_arrow).",
 )
 def draw_clients(trials: list[Row]) -> Drawing:
-    plain = trials[0]["best"]
+    plain = trials[0]["contenders"]
     yield bars("throughput", plain, RATE)
     yield bars("client CPU", plain, CLIENT_CPU)
-    slowest = Column("slowest round", "spread", -1, "+.0%")
     memory = Column("client memory, MB", "anonymous", 1e-6)
     for trial in trials:
         title = f"{trial['operation']}{trial['load']}"
-        columns = (RATE, slowest, CLIENT_CPU, BROKER_CPU, memory)
-        yield table(title, trial["best"].items(), *columns)
+        columns = (RATE, SPREAD, CLIENT_CPU, BROKER_CPU, memory)
+        yield table(title, trial["contenders"].items(), *columns)
 
 
 @CLIENTS.figure(
@@ -498,7 +502,7 @@ def draw_spark_reads(results: Row) -> Drawing:
     columns = [
         column._replace(path=f"{job}/{column.path}", header=f"{job}: {column.header}")
         for job in jobs
-        for column in (RATE, SPARK_CPU)
+        for column in (RATE, SPREAD, SPARK_CPU)
     ]
     rows = [(name, {job: costs[name] for job, costs in jobs.items()}) for name in names]
     yield table(f"{results['records']:,} records", rows, *columns)
@@ -511,9 +515,9 @@ def draw_spark_reads(results: Row) -> Drawing:
     "writes in transactions.",
 )
 def draw_spark_writes(results: Row) -> Drawing:
-    rows = _with_rate(results["best"])
+    rows = _with_rate(results["contenders"])
     yield bars("write", rows, RATE)
-    yield table(f"{results['records']:,} keyed rows", rows.items(), RATE, SPARK_CPU)
+    yield table(f"{results['records']:,} keyed rows", rows.items(), RATE, SPREAD, SPARK_CPU)
 
 
 @SPARK.figure(
@@ -622,14 +626,15 @@ TRANSACTIONS = Section(
 )
 def draw_transactions(results: list[Row]) -> Drawing:
     rows = [
-        (f"{row['records']} / {row['partitions']} / {row['producers']}, {label}", best)
-        for row in results
-        for label, best in row["best"].items()
+        (f"{trial['records']} / {trial['partitions']} / {trial['producers']}, {label}", row)
+        for trial in results
+        for label, row in trial["contenders"].items()
     ]
     yield table(
         "records / partitions / producers",
         rows,
         Column("transactions/s", "records_per_second"),
+        SPREAD,
         Column("× Kafka", "versus_kafka", spec=".2f"),
         Column("broker CPU, µs", "server_cpu", 1e6),
         Column("client CPU, µs", "client_cpu", 1e6),
@@ -645,9 +650,9 @@ def draw_transaction_latency(results: list[Row]) -> Drawing:
     yield table(
         "commit interval",
         [
-            (f"{row['interval'] * 1e3:.0f} ms, {label}", best)
-            for row in results
-            for label, best in row["best"].items()
+            (f"{trial['interval'] * 1e3:.0f} ms, {label}", row)
+            for trial in results
+            for label, row in trial["contenders"].items()
         ],
         Column("p50, ms", "p50", 1e3, ",.1f"),
         Column("p99, ms", "p99", 1e3, ",.1f"),
@@ -661,7 +666,6 @@ SECURITY = Section(
     "TLS 1.3 with an ECDSA certificate. Clients are confluent-kafka, and blocking sockets for "
     "connections. Records are in the page cache when they are acknowledged, with Kafka too.",
 )
-SPREAD = Column("spread", "spread", spec=".0%")
 
 
 @SECURITY.figure(
@@ -669,10 +673,10 @@ SPREAD = Column("spread", "spread", spec=".0%")
 )
 def draw_tls(results: list[Row]) -> Drawing:
     for row in results:
-        yield bars(row["operation"], row["best"], RATE)
+        yield bars(row["operation"], row["contenders"], RATE)
     for row in results:
         columns = (RATE, VERSUS_KAFKA, SPREAD, BROKER_CPU, BROKER_CORES, CLIENT_CORES)
-        yield table(row["operation"], row["best"].items(), *columns)
+        yield table(row["operation"], row["contenders"].items(), *columns)
 
 
 @SECURITY.figure(
@@ -697,7 +701,7 @@ def draw_authorizer(results: Row) -> Drawing:
     "Connect, TLS handshake, SCRAM-SHA-256, and close, in eight threads of the client.",
 )
 def draw_secure_connections(results: list[Row]) -> Drawing:
-    rows = [(label, best) for row in results for label, best in row["best"].items()]
+    rows = [(label, row) for trial in results for label, row in trial["contenders"].items()]
     yield table(
         "listener",
         rows,
@@ -743,10 +747,14 @@ def draw_cluster_throughput(trials: list[Row]) -> Drawing:
     for trial in trials:
         if trial["acks"] == trials[0]["acks"]:
             title = f"{trial['operation']}, {trial['partitions']} partitions"
-            yield bars(title, trial["best"], cpu._replace(header="CPU, s per million records"))
+            yield bars(
+                title, trial["contenders"], cpu._replace(header="CPU, s per million records")
+            )
     for trial in trials:
         title = f"{trial['operation']}, {trial['partitions']} partitions, acks={trial['acks']}"
-        yield table(title, trial["best"].items(), RATE, cpu, BROKER_CORES, CLIENT_CORES)
+        yield table(
+            title, trial["contenders"].items(), RATE, SPREAD, cpu, BROKER_CORES, CLIENT_CORES
+        )
 
 
 @CLUSTER.figure(
@@ -880,12 +888,12 @@ REPLICATION = Section(
 def draw_replicated_throughput(trials: list[Row]) -> Drawing:
     cpu = BROKER_CPU._replace(header="CPU of all brokers, s per million records")
     for trial in _smallest_records(trials):
-        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["best"], RATE)
+        yield bars(f"{trial['operation']}, {byte_size(trial['size'])}", trial["contenders"], RATE)
     for trial in trials:
         yield table(
             f"{trial['operation']}, {byte_size(trial['size'])}",
-            trial["best"].items(),
-            *(RATE, VERSUS_KAFKA, MEGABYTES, cpu),
+            trial["contenders"].items(),
+            *(RATE, SPREAD, VERSUS_KAFKA, MEGABYTES, cpu),
             Column("CPU × Kafka", "cpu_versus_kafka", 1, ".2f"),
             *(BROKER_CORES, CLIENT_CORES),
         )
@@ -899,7 +907,7 @@ def draw_replicated_throughput(trials: list[Row]) -> Drawing:
 def draw_replicated_latency(rows: list[Row]) -> Drawing:
     yield table(
         f"{rows[0]['rate']} records/s" if rows else "",
-        ((row["label"], row["best"]) for row in rows),
+        ((row["label"], row["median"]) for row in rows),
         *(
             Column(f"{name} {percentile}, ms", f"{end}/{percentile}", 1e3, ",.1f")
             for end, name in (("delivered", "acknowledged"), ("consumed", "consumed"))

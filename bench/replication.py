@@ -8,7 +8,7 @@ acks=all, and neither side waits for the disk: a record is acknowledged when all
 have it in memory. All processes share the cores of one machine. CPU is the sum of all brokers, and
 of etcd.
 
-- throughput: produce, then consume; contenders take turns, and the best round of each one counts
+- throughput: produce, then consume; contenders take turns, and the median of the rounds counts
 - latency: single records at a fixed rate, from the produce call to the delivery report and to the
   consumer
 - failover: an idempotent producer sends to all partitions while one broker is killed (SIGKILL) or
@@ -33,9 +33,10 @@ from typing import Any
 from benchmark import (
     KIB,
     MIB,
-    best_throughput,
     command_line,
     data_directory,
+    median_run,
+    median_throughput,
     progress,
     recording,
     run_parts,
@@ -170,14 +171,14 @@ def bench_throughput(plan: Plan, contenders: list[Contender]) -> list[Run]:
             for operation, run in done.items():
                 runs.setdefault(operation, {}).setdefault(contender.label, []).append(run)
         for operation, found in runs.items():
-            best = {label: best_throughput(rounds) for label, rounds in found.items()}
-            for row in best.values():
+            rows = {label: median_throughput(rounds) for label, rounds in found.items()}
+            for row in rows.values():
                 row["bytes_per_second"] = row["records_per_second"] * size
-                if "kafka" in best:
-                    kafka = best["kafka"]
+                if "kafka" in rows:
+                    kafka = rows["kafka"]
                     row["versus_kafka"] = row["records_per_second"] / kafka["records_per_second"]
                     row["cpu_versus_kafka"] = row["server_cpu"] / kafka["server_cpu"]
-            results.append({"operation": operation, "size": size, "best": best})
+            results.append({"operation": operation, "size": size, "contenders": rows})
     return results
 
 
@@ -205,7 +206,7 @@ def bench_latency(plan: Plan, contenders: list[Contender]) -> list[Run]:
         {
             "label": label,
             "rate": plan.latency_rate,
-            "best": min(found, key=lambda run: float(run["delivered"]["p99"])),
+            "median": median_run(found, lambda run: float(run["delivered"]["p99"])),
             "runs": found,
         }
         for label, found in runs.items()

@@ -3,7 +3,7 @@
     python bench/security.py [--quick] [--kafka-libs DIR] [--dir DIR] [--only PART…]
 
 Needs Linux (/proc), cryptography, and a confluent-kafka with TLS. broker.py --help says how to get
-Kafka's jars. Contenders take turns; the best round of each one counts, with the spread of all.
+Kafka's jars. Contenders take turns; the median of the rounds counts.
 
 - tls: produce, then consume, 100-byte records in 12 partitions, in plain text and over TLS 1.3,
   with the same ECDSA certificate
@@ -28,12 +28,13 @@ from typing import Any
 
 from benchmark import (
     best_seconds,
-    best_throughput,
     command_line,
     data_directory,
+    median_throughput,
     progress,
     recording,
     run_parts,
+    spread_of,
     turns,
 )
 from driver import Driver
@@ -163,11 +164,6 @@ class Bench:
     authorizers: list[Contender]
 
 
-def spread_of(values: Sequence[float]) -> float:
-    """Return how far the rounds are apart, relative to the fastest."""
-    return (max(values) - min(values)) / max(values)
-
-
 # -- parts -----------------------------------------------------------------------------------------
 
 
@@ -182,14 +178,12 @@ def bench_tls(bench: Bench) -> list[Run]:
             runs.setdefault(operation, {}).setdefault(contender.label, []).append(run)
     results = []
     for operation, found in runs.items():
-        best = {label: best_throughput(rounds) for label, rounds in found.items()}
+        rows = {label: median_throughput(rounds) for label, rounds in found.items()}
         for contender in contenders:
-            row, kafka = best[contender.label], best.get(contender.baseline)
-            rates = [run["records"] / run["seconds"] for run in found[contender.label]]
-            row["spread"] = spread_of(rates)
+            row, kafka = rows[contender.label], rows.get(contender.baseline)
             if kafka:
                 row["versus_kafka"] = row["records_per_second"] / kafka["records_per_second"]
-        results.append({"operation": operation, "best": best})
+        results.append({"operation": operation, "contenders": rows})
     return results
 
 
@@ -221,14 +215,12 @@ def bench_connections(bench: Bench) -> list[Run]:
         for number, contender in turns(contenders, plan.rounds):
             progress(f"connections, {protocol}, round {number + 1}: {contender.label}")
             runs.setdefault(contender.label, []).append(contender.connect(plan.connections))
-        best = {label: best_throughput(found) for label, found in runs.items()}
+        rows = {label: median_throughput(found) for label, found in runs.items()}
         for contender in contenders:
-            row, kafka = best[contender.label], best.get(contender.baseline)
-            found = runs[contender.label]
-            row["spread"] = spread_of([run["records"] / run["seconds"] for run in found])
+            row, kafka = rows[contender.label], rows.get(contender.baseline)
             if kafka:
                 row["versus_kafka"] = row["records_per_second"] / kafka["records_per_second"]
-        results.append({"protocol": protocol, "best": best})
+        results.append({"protocol": protocol, "contenders": rows})
     return results
 
 

@@ -3,7 +3,7 @@
     python bench/spark.py [--quick] [--only PART …] [--records N] [--connector DIR] [--dir DIR]
 
 All use the same ottla broker, in one session with two cores, with records of 100 bytes in six
-partitions. Contenders take turns, and the best round of each one counts; the first round only warms
+partitions. Contenders take turns, and the median of the rounds counts; the first round only warms
 up the JVM.
 
 Spark's connector needs jars that fit the version of pyspark, in DIR (default: SPARK_CONNECTOR):
@@ -30,15 +30,23 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions
 
-from benchmark import command_line, data_directory, progress, recording, run_parts, turns
+from benchmark import (
+    command_line,
+    data_directory,
+    progress,
+    recording,
+    run_parts,
+    spread_of,
+    turns,
+)
 from metrics import tree_cpu_seconds
 from ottla.client.blocking import Admin, Producer
 from ottla.client.spark import builder, register
@@ -178,9 +186,17 @@ class Cost:
     elapsed: float
     cpu: float
 
-    def __or__(self, other: Cost) -> Cost:
-        """Return the minimum of each."""
-        return Cost(min(self.elapsed, other.elapsed), min(self.cpu, other.cpu))
+
+def medians(costs: Mapping[str, Sequence[Cost]]) -> dict[str, dict[str, float]]:
+    """Return the medians of the costs of each contender, and the spread of its times."""
+    return {
+        name: {
+            "elapsed": statistics.median(cost.elapsed for cost in found),
+            "cpu": statistics.median(cost.cpu for cost in found),
+            "spread": spread_of([cost.elapsed for cost in found]),
+        }
+        for name, found in costs.items()
+    }
 
 
 def cost_of(job: Callable[[], int], broker: Ottla, records: int) -> Cost:
@@ -205,7 +221,7 @@ class Bench:
 
     def read(self) -> dict[str, Any]:
         """Measure batch reads."""
-        best: dict[str, dict[str, Cost]] = {job: {} for job in JOBS}
+        costs: dict[str, dict[str, list[Cost]]] = {job: {} for job in JOBS}
         contenders = contenders_of(has_connector=self._has_connector)
         for number, contender in turns(contenders, self._plan.rounds):
             for job, run in JOBS.items():
@@ -213,15 +229,13 @@ class Bench:
                 frame = load(self._spark, contender, self._broker.address)
                 cost = cost_of(partial(run, frame), self._broker, self._plan.records)
                 if number:
-                    best[job][contender.name] = best[job].get(contender.name, cost) | cost
-        costs = {
-            job: {name: asdict(cost) for name, cost in found.items()} for job, found in best.items()
-        }
-        return {"records": self._plan.records, **costs}
+                    costs[job].setdefault(contender.name, []).append(cost)
+        found = {job: medians(of_job) for job, of_job in costs.items()}
+        return {"records": self._plan.records, **found}
 
     def write(self) -> dict[str, Any]:
         """Measure batch writes."""
-        best: dict[str, Cost] = {}
+        costs: dict[str, list[Cost]] = {}
         columns = ("string(id) AS key", f"repeat('x', {RECORD_BYTES}) AS value")
         with Admin(self._broker.address) as admin:
 
@@ -250,9 +264,8 @@ class Bench:
                 progress(f"round {number} of {self._plan.rounds - 1}: {contender.name}, write")
                 cost = cost_of(partial(write, contender), self._broker, self._plan.written)
                 if number:
-                    best[contender.name] = best.get(contender.name, cost) | cost
-        costs = {name: asdict(cost) for name, cost in best.items()}
-        return {"records": self._plan.written, "best": costs}
+                    costs.setdefault(contender.name, []).append(cost)
+        return {"records": self._plan.written, "contenders": medians(costs)}
 
     def batches(self) -> dict[str, Any]:
         """Measure micro-batches."""

@@ -3,7 +3,7 @@
     python bench/transactions.py [--quick] [--kafka-libs DIR] [--dir DIR] [--only PART…]
 
 Needs Linux (/proc). confluent-kafka generates the load; broker.py --help says how to get Kafka's
-jars. Contenders take turns, and the best round of each one counts.
+jars. Contenders take turns, and the median of the rounds counts.
 
 ottla fsyncs records and the coordinator's decisions before it responds ("fsync", the default).
 Kafka never waits for the disk: compare it with "page-cache".
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import (
-    best_throughput,
     command_line,
     data_directory,
+    median_run,
+    median_throughput,
     progress,
     recording,
     run_parts,
@@ -133,13 +134,13 @@ def bench_commit(plan: Plan, contenders: list[Contender]) -> list[Run]:
             )
             run = contender.commit(records, partitions, producers, plan.seconds)
             runs.setdefault(contender.label, []).append(run)
-        best = {label: best_throughput(found) for label, found in runs.items()}
-        for row in best.values():
-            if "kafka" in best:
-                kafka = best["kafka"]["records_per_second"]
+        rows = {label: median_throughput(found) for label, found in runs.items()}
+        for row in rows.values():
+            if "kafka" in rows:
+                kafka = rows["kafka"]["records_per_second"]
                 row["versus_kafka"] = row["records_per_second"] / kafka
         trial = {"records": records, "partitions": partitions, "producers": producers}
-        results.append(trial | {"best": best})
+        results.append(trial | {"contenders": rows})
     return results
 
 
@@ -152,8 +153,11 @@ def bench_latency(plan: Plan, contenders: list[Contender]) -> list[Run]:
             progress(f"commit every {interval * 1e3:.0f} ms, round {number + 1}: {contender.label}")
             found = contender.latency(interval, plan.latency_seconds)
             runs.setdefault(contender.label, []).append(found)
-        best = {label: min(rounds, key=lambda run: run["p99"]) for label, rounds in runs.items()}
-        results.append({"interval": interval, "best": best})
+        rows = {
+            label: median_run(rounds, lambda run: float(run["p99"]))
+            for label, rounds in runs.items()
+        }
+        results.append({"interval": interval, "contenders": rows})
     return results
 
 

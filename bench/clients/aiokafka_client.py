@@ -23,13 +23,13 @@ from clients.workload import (
 from metrics import Meter
 
 
-def producer_of(load: Workload) -> AIOKafkaProducer:
+def producer_of(load: Workload, linger_ms: int = LINGER_MS) -> AIOKafkaProducer:
     """Return a producer."""
     return AIOKafkaProducer(
         bootstrap_servers=load.address,
         acks="all",
         enable_idempotence=True,
-        linger_ms=LINGER_MS,
+        linger_ms=linger_ms,
         max_batch_size=BATCH_BYTES,
         compression_type=load.compression,
     )
@@ -46,7 +46,7 @@ async def send(load: Workload) -> Run:
 @command
 async def send_and_wait(load: Workload) -> Run:
     """Send each record in a task of its own."""
-    async with producer_of(load) as producer:
+    async with producer_of(load, linger_ms=0) as producer:
         await producer.send_and_wait(load.topic, FIRST_VALUE)
         return await send_in_tasks(load, partial(producer.send_and_wait, load.topic))
 

@@ -38,9 +38,9 @@ from ottla.client import (
 FETCH_CONFIG = FetchConfig(max_bytes=FETCH_BYTES, partition_max_bytes=PARTITION_FETCH_BYTES)
 
 
-def producer_config(load: Workload) -> dict[str, Any]:
+def producer_config(load: Workload, linger_ms: int = LINGER_MS) -> dict[str, Any]:
     """Return the configs of a producer, which is idempotent with acks=all."""
-    batch = BatchConfig(batch_bytes=BATCH_BYTES, linger=LINGER_MS / 1000, buffer_bytes=BUFFER_BYTES)
+    batch = BatchConfig(batch_bytes=BATCH_BYTES, linger=linger_ms / 1000, buffer_bytes=BUFFER_BYTES)
     return {"acks": "all", "compression": load.codec, "batch": batch}
 
 
@@ -77,7 +77,7 @@ async def enqueue(load: Workload) -> Run:
 @command
 async def send(load: Workload) -> Run:
     """Send each record in a task of its own."""
-    async with Producer(load.address, **producer_config(load)) as producer:
+    async with Producer(load.address, **producer_config(load, linger_ms=0)) as producer:
         await producer.send(load.topic, FIRST_VALUE)
         return await send_in_tasks(load, partial(producer.send, load.topic))
 
