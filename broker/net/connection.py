@@ -270,6 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server.log_malformed(self, reason)
         self._is_closing = True
         self._pause_reading()
+        self._send_queue.release()
         if not self._send_queue:
             self._transport.close()
 
@@ -346,6 +347,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_frames(self) -> bool:
         """Handle complete frames, up to the in-flight limit; return whether to read on."""
+        try:
+            return self._handle_each_frame()
+        finally:
+            self._send_queue.release()
+
+    def _handle_each_frame(self) -> bool:
         framer, turn_end = self._framer, perf_counter() + _TURN_SECONDS
         pipeline = self._pipeline
         is_blocked = pipeline.is_blocked()
@@ -360,6 +367,8 @@ class Connection(asyncio.BufferedProtocol):
             self.read_deadline = NEVER
             charge, self._charge = self._charge, None
             decoding = None
+            if framer.unparsed_bytes:
+                self._send_queue.hold()
             try:
                 decoding = pipeline.handle(frame, self)
             finally:
@@ -455,6 +464,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_if_drained(self) -> None:
         """Close if no request is in flight and all responses are sent."""
+        self._send_queue.release()
         if not self._pipeline.in_flight and not self._send_queue:
             self._transport.close()
 

@@ -195,6 +195,8 @@ class RequestPipeline:
     def _send_ready(self, _future: asyncio.Future[Any]) -> None:
         """Send the responses that are ready, up to the first that is not."""
         in_flight = self.in_flight
+        if len(in_flight) > 1:
+            self._send_queue.hold()
         while in_flight:
             request = in_flight[0]
             if request.future is not None:
@@ -212,6 +214,7 @@ class RequestPipeline:
                 self._send_parts(request.response)
             elif request.response is not None:
                 self._send(request.context, request.response)
+        self._send_queue.release()
         self._on_progress()
 
     def _send(self, context: RequestContext, response: Message) -> None:

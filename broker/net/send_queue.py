@@ -3,6 +3,9 @@
 A transport sends as much as the kernel accepts in one call, and on a fast network that is all of
 it: a response of tens of megabytes would occupy the event loop for that long. In pieces, other
 connections are served in between.
+
+Each call of the transport is a system call. Small responses that are ready one after the other are
+therefore held, and sent together.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from ottla.protocol.schema import Buffer
 
 #: The bytes passed to the transport at once: a fraction of a millisecond's work.
 PIECE_BYTES = 256 * 1024
+# What is held at most: the first response waits until the others are ready.
+_MAX_HELD = 32
+_MAX_HELD_BYTES = 4 * 1024
 
 
 class SendQueue:
@@ -27,12 +33,14 @@ class SendQueue:
         self._loop = asyncio.get_running_loop()
         self._on_empty = on_empty
         self._buffers: deque[Buffer] = deque()
+        self._held: list[Buffer] = []
+        self._is_holding = False
         self._is_scheduled = False
         self._is_blocked = False
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._buffers)
+        return bool(self._buffers or self._held)
 
     def is_clear(self) -> bool:
         """Whether the queue is empty and the transport accepts more."""
@@ -42,9 +50,33 @@ class SendQueue:
         """Return the bytes that the kernel has not accepted yet."""
         return self._transport.get_write_buffer_size() + self.size_bytes
 
+    def hold(self) -> None:
+        """Hold small buffers from now on: more of them will follow at once."""
+        self._is_holding = True
+
+    def release(self) -> None:
+        """Send what was held, and hold nothing any more."""
+        self._is_holding = False
+        if self._held:
+            self._send_held()
+
+    def _send_held(self) -> None:
+        held, self._held = self._held, []
+        if not self._transport.is_closing():
+            self._send(held, sum(map(len, held)))
+
     def send(self, parts: Sequence[Buffer]) -> int:
         """Send buffers, which must not change until they are sent; return their total size."""
         size_bytes = sum(map(len, parts))
+        if not self._is_holding:
+            self._send(parts, size_bytes)
+            return size_bytes
+        self._held += parts
+        if len(self._held) >= _MAX_HELD or size_bytes > _MAX_HELD_BYTES:
+            self._send_held()
+        return size_bytes
+
+    def _send(self, parts: Sequence[Buffer], size_bytes: int) -> None:
         if self._buffers or size_bytes > PIECE_BYTES:
             self._buffers.extend(parts)
             self.size_bytes += size_bytes
@@ -53,7 +85,6 @@ class SendQueue:
             self._transport.write(parts[0])
         elif parts:
             self._writelines(parts)
-        return size_bytes
 
     def block(self) -> None:
         """Pause: the transport's buffer is full."""
@@ -67,6 +98,7 @@ class SendQueue:
     def close(self) -> None:
         """Drop what is queued: the connection is lost."""
         self._buffers.clear()
+        self._held.clear()
         self.size_bytes = 0
         # Break the reference cycle with Connection, so that it is freed without a garbage
         # collection.

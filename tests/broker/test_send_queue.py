@@ -12,6 +12,10 @@ class Transport:
 
     def __init__(self):
         self.written = []
+        self.is_closed = False
+
+    def is_closing(self):
+        return self.is_closed
 
     def write(self, data):
         self.written.append(bytes(data))
@@ -37,6 +41,51 @@ async def test_small_responses_are_written_at_once(transport):
     queue.send([b"c"])
 
     assert transport.written == [b"ab", b"c"]
+    assert not queue
+
+
+async def test_responses_that_follow_each_other_are_written_together(transport):
+    queue = SendQueue(transport, lambda: None)
+
+    queue.hold()
+    assert [queue.send([b"a", b"b"]), queue.send([b"c"])] == [2, 1]
+    assert transport.written == []
+    assert queue  # so that nobody closes the transport before
+    queue.release()
+    queue.send([b"d"])
+
+    assert transport.written == [b"abc", b"d"]
+    assert not queue
+
+
+async def test_what_is_held_is_limited_and_keeps_its_order(transport):
+    queue = SendQueue(transport, lambda: None)
+    large = bytes(range(256)) * (PIECE_BYTES // 100)
+    sent = [*(b"%d," % number for number in range(100)), bytes(5000), b"x", large, b"y"]
+
+    queue.hold()
+    for part in sent[:100]:
+        queue.send([part])
+    assert len(transport.written) == 3
+    queue.send([sent[100]])
+    assert len(transport.written) == 4
+    for part in sent[101:]:
+        queue.send([part])
+    queue.release()
+    await run_loop()
+
+    assert b"".join(transport.written) == b"".join(sent)
+
+
+async def test_what_is_held_is_dropped_with_the_connection(transport):
+    queue = SendQueue(transport, lambda: None)
+
+    queue.hold()
+    queue.send([b"a"])
+    transport.is_closed = True
+    queue.release()
+
+    assert transport.written == []
     assert not queue
 
 
