@@ -439,7 +439,9 @@ class Partition:
             return
         self._unflushed.append((offset, callback))
         if not self._is_flushing:
-            self._flush()
+            # Together with what the requests behind this one append, if they have arrived.
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
 
     def when_committed(self, offset: int, callback: FlushCallback) -> None:
         """Call `callback` when acks=all is kept for the record at `offset`, maybe at once."""
