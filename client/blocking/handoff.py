@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from ..errors import BufferFullError, ClosedError
@@ -21,7 +22,8 @@ from .record_future import RecordFuture
 
 # Maximum size of records on the way, besides the producer's own buffer.
 _MAX_BYTES = 1024 * 1024
-# Between two handovers: waking the loop for each record would keep both threads busy with that.
+# Between two handovers, unless a thread waits for its record: waking the loop for each record would
+# keep both threads busy with that.
 _INTERVAL_SECONDS = 0.001
 
 
@@ -40,6 +42,8 @@ class HandoffQueue:
         self._accumulator = accumulator
         # Of all futures.
         self._future_lock = threading.RLock()
+        # Set when somebody waits for a record.
+        self._is_awaited = asyncio.Event()
         # Guards the fields below. (Reentrant: a signal handler or finalizer may enqueue, too.)
         self._lock = threading.RLock()
         # Notified when there is room, or when it is closed.
@@ -66,7 +70,7 @@ class HandoffQueue:
         key, value, pairs, size = self._accumulator.serialize(key, value, headers, timestamp)
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
-        future = RecordFuture(self._future_lock)
+        future = RecordFuture(self._future_lock, self._expedite)
         with self._lock:
             while self._bytes >= _MAX_BYTES and not self._is_closed:
                 self._changed.wait()
@@ -86,7 +90,12 @@ class HandoffQueue:
                 return
             reached = asyncio.Event()
             self._entries.append(reached)
+        self._is_awaited.set()
         await reached.wait()
+
+    def _expedite(self) -> None:
+        """Hand over without a pause, because the calling thread waits."""
+        self._loop_thread.call_soon(self._is_awaited.set)
 
     def _start_draining(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._drain())
@@ -98,7 +107,10 @@ class HandoffQueue:
                 while entries:
                     if (waiting := self._append_next(entries)) is not None:
                         await waiting
-                await asyncio.sleep(_INTERVAL_SECONDS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_INTERVAL_SECONDS):
+                        await self._is_awaited.wait()
+                self._is_awaited.clear()
         finally:
             _fail(entries, ClosedError("The producer was closed before the record was sent"))
 

@@ -20,7 +20,10 @@ _FINISHED = "FINISHED"
 
 
 class RecordFuture(Future[RecordMetadata]):
-    """The future of a record's metadata. It cannot be cancelled."""
+    """The future of a record's metadata. It cannot be cancelled.
+
+    `before_wait` is called in threads that are about to wait for it.
+    """
 
     _condition: Any
     _exception: BaseException | None
@@ -28,7 +31,8 @@ class RecordFuture(Future[RecordMetadata]):
     _done_callbacks: list[Callable[[Future[RecordMetadata]], object]]
     _invoke_callbacks: Callable[[], None]
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, before_wait: Callable[[], None]) -> None:
+        self._before_wait = before_wait
         # Everything that the base class sets, whose methods use it.
         self._condition = lock
         self._state = _RUNNING
@@ -90,6 +94,7 @@ class RecordFuture(Future[RecordMetadata]):
                 return
             self._waiters.append(waiter)
         try:
+            self._before_wait()
             if not waiter.event.wait(timeout):
                 raise TimeoutError
         finally:

@@ -117,6 +117,14 @@ async def wrapped(future):
     return await asyncio.wrap_future(future)
 
 
+def test_a_thread_that_waits_does_not_wait_for_others(broker, topic, monkeypatch):
+    monkeypatch.setattr("ottla.client.blocking.handoff._INTERVAL_SECONDS", 60)
+    with Producer(broker.bootstrap) as producer:
+        offsets = [producer.enqueue(topic, b"x", partition=0).result(20).offset for _ in range(3)]
+
+    assert offsets == [0, 1, 2]
+
+
 def test_flush_and_close_wait_for_queued_records(broker, topic):
     producer = Producer(broker.bootstrap, batch=BatchConfig(linger=60))
     first = [producer.enqueue(topic, b"%d" % n) for n in range(100)]
