@@ -398,7 +398,7 @@ class GroupShard:
         if group is not None and group.type == "consumer":
             return self._join_consumer_group(group, join, token, now)
         if group is not None and group.type == "share":
-            return refuse(ErrorCode.GROUP_ID_NOT_FOUND)
+            return refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group is None and join.member_id:
             return refuse(ErrorCode.UNKNOWN_MEMBER_ID)
         try:
@@ -511,7 +511,7 @@ class GroupShard:
         if group is not None and group.type == "consumer":
             return self.classic_members.leave(group, members, token, now)
         if group is not None and group.type == "share":
-            return refuse(ErrorCode.GROUP_ID_NOT_FOUND)
+            group = None  # It has no such members.
         effects: list[Effect] = []
         results = []
         for member_id, instance_id in members:
@@ -571,10 +571,8 @@ class GroupShard:
         if not group_id:
             raise GroupError(ErrorCode.INVALID_GROUP_ID)
         group = self.groups.get(group_id)
-        if group is None:
+        if group is None or group.type == "share":
             raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
-        if group.type == "share":
-            raise GroupError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
 
     def drop_if_unused(self, group: AnyGroup) -> None:

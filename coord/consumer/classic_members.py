@@ -237,7 +237,8 @@ class ClassicMembers:
     ) -> list[Effect]:
         """Handle LeaveGroup of members, given by member id and instance id.
 
-        A static member may be named by its instance id alone, whatever its protocol is.
+        Admins remove members with it, whatever their protocol is. A static member may be named by
+        its instance id alone.
         """
         leaving: dict[str, ConsumerMember] = {}
         codes: list[ErrorCode] = []
@@ -245,8 +246,6 @@ class ClassicMembers:
             try:
                 static_id = group.static_members.get(instance_id or "", "")
                 member = group.find(member_id or static_id, instance_id)
-                if member_id and not member.is_classic:
-                    raise GroupError(ErrorCode.UNKNOWN_MEMBER_ID)
             except GroupError as error:
                 codes.append(error.code)
             else:

@@ -60,7 +60,7 @@ leaves, unknown             no group      unknown       unknown       unknown   
 JoinGroup, new              ok→classic    ok→classic    ok            ok            ok→Reconciling
 SyncGroup                   unknown       unknown       unknown       unknown       unknown
 Heartbeat                   unknown       unknown       unknown       unknown       unknown
-LeaveGroup                  unknown       unknown       unknown       unknown       unknown
+LeaveGroup                  unknown       unknown       ok            ok            ok→Reconciling
 commits                     no group      unknown       ok            ok            ok
 commits, larger epoch       no group      unknown       stale         stale         stale
 commits, unknown member     no group      unknown       unknown       unknown       unknown
