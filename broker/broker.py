@@ -476,6 +476,7 @@ class Broker:
             task.cancel()
         self.batch_workers.close()
         self.dispatcher.close()
+        self.groups.close()
         if self._exporter is not None:
             await self._exporter.stop()
         await asyncio.to_thread(self.logs.close)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ottla.coord.config import (
@@ -45,6 +46,13 @@ class GroupCoordinator(Coordinator[GroupShard]):
         super().__init__(broker)
         self._config = _coordinator_config(broker.config)
         self._next_eviction = 0.0
+        # One for the assignors and expressions of all groups: the more threads compute, the longer
+        # the event loop waits for its turn.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="assignor")
+
+    def close(self) -> None:
+        """End the thread, when the coordinator has stopped."""
+        self._thread.shutdown(cancel_futures=True)
 
     def apply_config(self, config: BrokerConfig) -> None:
         """Apply the broker's dynamic configs."""
@@ -63,7 +71,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         shard = GroupShard(
             self._config, self._count_groups, self._has_memory, lambda: self._broker.topics.image
         )
-        return ShardRuntime(shard, partition)
+        return ShardRuntime(shard, partition, thread=self._thread)
 
     def _shard_loaded(self, runtime: ShardRuntime[GroupShard]) -> None:
         # Topics that were deleted while no coordinator was there to remove their offsets.

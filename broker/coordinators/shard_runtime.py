@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.coord.deadlines import Deadlines, Now
@@ -113,17 +114,22 @@ def _ignore_markers(_effect: SendMarkers) -> None: ...
 
 
 class ShardRuntime(Generic[S]):
-    """A shard and its partition, from load to unload. `send_markers` carries out that effect."""
+    """A shard and its partition, from load to unload.
+
+    `send_markers` carries out that effect, and `thread` computes what takes long.
+    """
 
     def __init__(
         self,
         shard: S,
         partition: Partition,
         send_markers: Callable[[SendMarkers], None] = _ignore_markers,
+        thread: Executor | None = None,
     ) -> None:
         self.shard = shard
         self.partition = partition
         self.send_markers = send_markers
+        self._thread = thread
         #: Whether it was unloaded, or the broker stops.
         self.is_closed = False
         # What is in the log but not flushed, with base and last offsets.
@@ -250,8 +256,13 @@ class ShardRuntime(Generic[S]):
 
         Also when the shard was unloaded meanwhile: appends fail then, and requests are answered.
         """
-        computed = asyncio.get_running_loop().run_in_executor(None, effect.work)
-        computed.add_done_callback(lambda done: self.run(effect.complete(done.result())))
+        computed = asyncio.get_running_loop().run_in_executor(self._thread, effect.work)
+        computed.add_done_callback(lambda done: self._computed(effect, done))
+
+    def _computed(self, effect: Compute, done: asyncio.Future[Any]) -> None:
+        if done.cancelled():
+            return  # The broker has stopped.
+        self.run(effect.complete(done.result()))
 
     def _append(self, append: Append) -> list[Effect]:
         """Append records; return what follows, unless the records have to be flushed first."""

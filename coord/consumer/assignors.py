@@ -128,8 +128,11 @@ def _balance(
 ) -> bool:
     """Move partitions from members with more to members with less; whether any was moved."""
     has_moved = False
+    fewest = min(map(len, assigned.values()))
     for name in sorted(ordered, key=lambda name: -len(assigned[name])):
         for tp in list(assigned[name]):
+            if len(assigned[name]) - fewest <= 1:
+                break  # Nobody has at least two less.
             least = min(subscribers[tp.topic_id], key=lambda name: len(assigned[name]))
             if len(assigned[name]) - len(assigned[least]) > 1:
                 del assigned[name][tp]

@@ -17,7 +17,7 @@ one append. Who changes nothing appends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -264,10 +264,13 @@ class ConsumerGroups:
             if isinstance(resolved, InvalidRegexError):
                 code = ErrorCode.INVALID_REGULAR_EXPRESSION
                 return [Reply(token, heartbeat_error(code, str(resolved)))]
+            if not self.shard.has_memory_for_member(resolved.size_bytes):
+                return [Reply(token, heartbeat_error(ErrorCode.COORDINATOR_NOT_AVAILABLE))]
             return self._handle(group, [_Arrived(beat, token, now, resolved)])
 
         # Not in the event loop: there may be many topics, and anything may be an expression.
-        return self.turns.compute(group.id, self._resolution(regex, beat.may_see, now), go_on)
+        names = self._visible_topics(beat.may_see)
+        return self.turns.compute(group.id, self._resolution(regex, names, now), go_on)
 
     def _changes_nothing(self, group: ConsumerGroup, beat: ConsumerHeartbeat) -> bool:
         """Whether this is what members of a stable group send: the rest is not looked at then."""
@@ -612,7 +615,7 @@ class ConsumerGroups:
         # The first members of a group have no target yet to stay with.
         if group.assignment_epoch > 0 and self._work(group) > _MAX_WORK:
             return
-        draft.set_targets(self._assignment_task(group)(), now.time_ms)
+        draft.set_targets(self._assignment_task(group)(), group.epoch, now.time_ms)
 
     def _wait_ms(self, group: ConsumerGroup, now: Now) -> int:
         """Return how long the group has to wait for its next target."""
@@ -627,21 +630,30 @@ class ConsumerGroups:
             if Timer(group.id, "assignment") not in self.shard.deadlines:
                 self._set(group, "assignment", "", wait_ms, now)
             return []
-        if group.computing_epoch == group.epoch:
-            return []
-        epoch = group.computing_epoch = group.epoch
+        if group.is_computing:
+            return []  # The next one follows it.
+        group.is_computing = True
+        epoch = group.epoch
+        before = {member.id: member.metadata for member in group.members.values()}
 
         def computed(targets: dict[str, Partitions]) -> list[Effect]:
             return self.turns.take(group.id, lambda: apply(targets), lambda _code: [])
 
         def apply(targets: dict[str, Partitions]) -> list[Effect]:
-            group.computing_epoch = -1
+            group.is_computing = False
             if self.shard.groups.get(group.id) is not group or not group.members:
                 return []
-            if group.epoch != epoch:
-                return self._schedule_assignment(group, now)
+            if epoch <= group.assignment_epoch:
+                return self._settle(group, now)  # The group has become small meanwhile.
+            # Also if there is a later epoch by now, as a group that changes all the time would
+            # never get a target; only for members that still subscribe to the same.
+            current = {
+                member.id: targets[member.id]
+                for member in group.members.values()
+                if member.id in before and member.metadata.has_subscription_of(before[member.id])
+            }
             draft = Draft(group)
-            draft.set_targets(targets, now.time_ms)
+            draft.set_targets(current, epoch, now.time_ms)
             return self.commit(group, draft, now, lambda _code: [])
 
         return [Compute(self._assignment_task(group), computed)]
@@ -652,41 +664,47 @@ class ConsumerGroups:
         count = sum(
             len(topics[name].replicas) for name in group.subscribed_topics() if name in topics
         )
-        first = next(iter(group.members.values())).metadata
-        are_equal = all(one.metadata.has_subscription_of(first) for one in group.members.values())
         members = len(group.members)
-        return count + members if are_equal else count * members
+        return count + members if group.has_equal_subscriptions() else count * members
 
     def _assignment_task(self, group: ConsumerGroup) -> Callable[[], dict[str, Partitions]]:
         """Return a function that computes the target of a group as it is now."""
         topics = self.image.topics
-        ids: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
-        members = {}
-        for member in group.members.values():
-            key = member.metadata.topics, member.metadata.regex
-            if key not in ids:
-                names = group.topics_of(member)
-                ids[key] = frozenset(topics[name].id for name in names if name in topics)
-            members[member.id] = MemberSubscription(
-                ids[key], group.target_of(member.id), member.instance_id
-            )
+        existing = [topics[name] for name in group.subscribed_topics() if name in topics]
+        ids = {topic.name: topic.id for topic in existing}
         counts = {
-            topic_id: len(self.image.topics_by_id[topic_id].replicas)
-            for topic_id in sorted(
-                frozenset().union(*ids.values()), key=lambda topic_id: topic_id.bytes
-            )
+            topic.id: len(topic.replicas)
+            for topic in sorted(existing, key=lambda topic: topic.id.bytes)
         }
+        members = [(one, group.target_of(one.id)) for one in group.members.values()]
+        matches = {regex: resolved.topics for regex, resolved in group.regexes.items()}
         assignor = ASSIGNORS[group.preferred_assignor(self.shard.config.consumer.assignors)]
-        return lambda: assignor(members, counts)
+
+        def work() -> dict[str, Partitions]:
+            known: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+            subscriptions = {}
+            for member, target in members:
+                key = member.metadata.topics, member.metadata.regex
+                if key not in known:
+                    names = {*key[0], *matches.get(key[1] or "", ())}
+                    known[key] = frozenset(ids[name] for name in names if name in ids)
+                subscriptions[member.id] = MemberSubscription(
+                    known[key], target, member.instance_id
+                )
+            return assignor(subscriptions, counts)
+
+        return work
 
     # Regular expressions.
 
+    def _visible_topics(self, may_see: Callable[[str], bool] | None) -> list[str]:
+        topics = self.image.topics
+        return list(topics if may_see is None else filter(may_see, topics))
+
     def _resolution(
-        self, regex: str, may_see: Callable[[str], bool] | None, now: Now
+        self, regex: str, names: Sequence[str], now: Now
     ) -> Callable[[], ResolvedRegex | InvalidRegexError]:
-        names, version = list(self.image.topics), self.image.topics_version
-        if may_see is not None:
-            names = list(filter(may_see, names))
+        version = self.image.topics_version
 
         def work() -> ResolvedRegex | InvalidRegexError:
             try:
@@ -711,7 +729,8 @@ class ConsumerGroups:
             return []
         group.is_resolving = True
         group.regexes_version, group.regexes_resolved_ms = version, now.tick_ms
-        tasks = {regex: self._resolution(regex, may_see, now) for regex in group.regexes}
+        names = self._visible_topics(may_see)
+        tasks = {regex: self._resolution(regex, names, now) for regex in group.regexes}
 
         def work() -> dict[str, ResolvedRegex | InvalidRegexError]:
             return {regex: task() for regex, task in tasks.items()}

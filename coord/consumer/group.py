@@ -13,7 +13,7 @@ on the group itself. Events of a group take turns (see `turns`), so that the two
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from copy import copy
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -50,6 +50,8 @@ from .states import ConsumerGroupState
 
 #: The first version of OffsetCommit with member epochs.
 _FIRST_WITH_MEMBER_EPOCH = 9
+#: Estimated memory of a topic that a regular expression matches: an entry of a set.
+_MATCH_BYTES = 50
 
 
 class ResolvedRegex(NamedTuple):
@@ -58,6 +60,11 @@ class ResolvedRegex(NamedTuple):
     topics: frozenset[str]
     version: int
     timestamp_ms: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The estimated memory."""
+        return _MATCH_BYTES * len(self.topics)
 
 
 class Rebalance(NamedTuple):
@@ -82,6 +89,8 @@ class ConsumerGroup:
         #: When the target was computed, by the time of day.
         self.assigned_at_ms = 0
         self.members: MutableMapping[str, ConsumerMember] = {}
+        #: How many members subscribe to a topic by its name.
+        self.subscriber_counts: MutableMapping[str, int] = {}
         self.targets: MutableMapping[str, Partitions] = {}
         self.regexes: MutableMapping[str, ResolvedRegex] = {}
         #: Member ids by instance id.
@@ -91,16 +100,18 @@ class ConsumerGroup:
         #: Members that have not reached the target.
         self.unreconciled: MutableMapping[str, None] = {}
         self.is_dead = False
-        # The sum of what the members' metadata takes: asked for after each event.
+        # What the members' metadata takes, and what regular expressions match: asked for after
+        # each event.
         self._metadata_bytes = 0
+        self._regex_bytes = 0
         # Soft state.
         #: The version of the metadata that the group was last compared with.
         self.topics_version = -1
         #: When the last member left, by the time of day, if that was since the shard was loaded.
         self.empty_since_ms = 0
         self.rebalance: Rebalance | None = None
-        #: The group epoch for which a target is being computed in a thread.
-        self.computing_epoch = -1
+        #: Whether a target is being computed in a thread.
+        self.is_computing = False
         #: Whether regular expressions are being resolved in a thread.
         self.is_resolving = False
         #: The version of the metadata, and the time, as of which they were last resolved.
@@ -141,14 +152,15 @@ class ConsumerGroup:
 
     @property
     def size_bytes(self) -> int:
-        """The estimated memory of the members and their partitions."""
-        return self._metadata_bytes + PARTITION_BYTES * len(self.holders)
+        """The estimated memory of the members, their partitions and regular expressions."""
+        return self._metadata_bytes + self._regex_bytes + PARTITION_BYTES * len(self.holders)
 
     def overlay(self) -> ConsumerGroup:
         """Return what looks like a copy, and can be changed, as long as the group does not."""
         overlay = copy(self)
         for name in (
             "members",
+            "subscriber_counts",
             "targets",
             "regexes",
             "static_members",
@@ -186,8 +198,13 @@ class ConsumerGroup:
         self, member_id: str, value: ConsumerGroupMemberMetadataValue | None
     ) -> None:
         member = self.members.get(member_id)
+        topics: tuple[str, ...] = ()
         if member is not None:
             self._metadata_bytes -= member.metadata.size_bytes
+            topics = member.metadata.topics
+        count_subscribers(
+            self.subscriber_counts, topics, () if value is None else value.subscribed_topic_names
+        )
         instance_id = None if member is None else member.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
             del self.static_members[instance_id]
@@ -241,12 +258,13 @@ class ConsumerGroup:
             self.unreconciled[member_id] = None
 
     def _replay_regex(self, regex: str, value: ConsumerGroupRegexValue | None) -> None:
-        if value is None:
-            self.regexes.pop(regex, None)
-        else:
-            self.regexes[regex] = ResolvedRegex(
-                frozenset(value.topics), value.version, value.timestamp
-            )
+        before = self.regexes.pop(regex, None)
+        if before is not None:
+            self._regex_bytes -= before.size_bytes
+        if value is not None:
+            resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
+            self.regexes[regex] = resolved
+            self._regex_bytes += resolved.size_bytes
 
     def drop_incomplete_members(self) -> None:
         """Drop members of which the log has only a part; called when it has been read."""
@@ -286,20 +304,20 @@ class ConsumerGroup:
         """Return the partitions that a member is to have."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
-    def topics_of(self, member: ConsumerMember) -> set[str]:
-        """Return the topics that a member subscribes to, by name or expression."""
-        topics = set(member.metadata.topics)
-        if member.metadata.regex is not None and member.metadata.regex in self.regexes:
-            topics |= self.regexes[member.metadata.regex].topics
-        return topics
-
     def subscribed_topics(self) -> set[str]:
         """Return the topics that members subscribe to."""
-        topics = {topic for member in self.members.values() for topic in member.metadata.topics}
+        topics = set(self.subscriber_counts)
         for regex in {member.metadata.regex for member in self.members.values()}:
             if regex is not None and regex in self.regexes:
                 topics |= self.regexes[regex].topics
         return topics
+
+    def has_equal_subscriptions(self) -> bool:
+        """Whether all members subscribe to the same topics."""
+        count = len(self.members)
+        return all(one == count for one in self.subscriber_counts.values()) and (
+            len({member.metadata.regex for member in self.members.values()}) <= 1
+        )
 
     def hash_topics(self, image: MetadataImage) -> int:
         """Return a hash of the subscribed topics that exist: name, id and partition count."""
@@ -423,14 +441,15 @@ class Draft:
         )
         self.add(self._record(RecordType.TARGET_MEMBER, member_id, value))
 
-    def set_targets(self, targets: dict[str, Partitions], time_ms: int) -> None:
-        """Replace the target assignment by that of the current group epoch."""
+    def set_targets(self, targets: Mapping[str, Partitions], epoch: int, time_ms: int) -> None:
+        """Replace the target assignment by that of a group epoch.
+
+        Members that are not among them keep their targets.
+        """
         for member_id, partitions in targets.items():
             if self.group.targets.get(member_id) != partitions:
                 self.set_target(member_id, partitions)
-        value = ConsumerGroupTargetValue(
-            assignment_epoch=self.group.epoch, assignment_timestamp=time_ms
-        )
+        value = ConsumerGroupTargetValue(assignment_epoch=epoch, assignment_timestamp=time_ms)
         self.add(self._record(RecordType.TARGET, "", value))
 
     def set_regex(self, regex: str, resolved: ResolvedRegex) -> None:
@@ -457,6 +476,19 @@ class Draft:
 
     def _record(self, kind: RecordType, name: str, value: Any) -> ConsumerRecord:
         return ConsumerRecord(self.group.id, kind, name, value)
+
+
+def count_subscribers(
+    counts: MutableMapping[str, int], before: Iterable[str], after: Iterable[str]
+) -> None:
+    """Update how many members subscribe to each topic, when one changes its subscription."""
+    before, after = set(before), set(after)
+    for topic in after - before:
+        counts[topic] = counts.get(topic, 0) + 1
+    for topic in before - after:
+        counts[topic] -= 1
+        if not counts[topic]:
+            del counts[topic]
 
 
 def hash_topics(names: Iterable[str], image: MetadataImage) -> int:

@@ -68,7 +68,9 @@ class MemberMetadata(NamedTuple):
 
     def has_subscription_of(self, other: MemberMetadata) -> bool:
         """Whether both subscribe to the same topics."""
-        return self.regex == other.regex and set(self.topics) == set(other.topics)
+        return self.regex == other.regex and (
+            self.topics == other.topics or set(self.topics) == set(other.topics)
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -67,7 +67,7 @@ def upgraded(group: Group, policy: MigrationPolicy, image: MetadataImage, time_m
         assignments[member.id] = assigned - held
         held |= assigned
     draft.set_epoch(epoch, draft.group.hash_topics(image))
-    draft.set_targets(assignments, time_ms)
+    draft.set_targets(assignments, epoch, time_ms)
     for member_id, assigned in assignments.items():
         current = CurrentAssignment(epoch, epoch, assigned=dict.fromkeys(assigned, epoch))
         draft.set_current(member_id, current)

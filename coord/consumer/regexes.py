@@ -29,8 +29,8 @@ _MAX_REPEAT = 1_000
 _MAX_DEPTH = 50
 #: Sets of states that a matcher remembers.
 _MAX_CACHED_SETS = 1_000
-#: Expressions whose matchers are remembered.
-_MAX_CACHED_EXPRESSIONS = 256
+#: Expressions whose matchers are remembered. A matcher may have several MiB.
+_MAX_CACHED_EXPRESSIONS = 16
 
 Matcher = Callable[[str], bool]
 _Accepts = Callable[[str], bool]
@@ -51,8 +51,10 @@ def compile_regex(regex: str) -> Matcher:
         import re2  # noqa: PLC0415  # Optional.
     except ImportError:
         return _Automaton(_Parser(regex).parse()).matches
+    options = re2.Options()
+    options.log_errors = False  # They would go to stderr, past the log of the broker.
     try:
-        pattern = re2.compile(regex)
+        pattern = re2.compile(regex, options)
     except re2.error as error:
         text = error.args[0] if error.args else ""
         detail = text.decode() if isinstance(text, bytes) else str(text)

@@ -124,13 +124,9 @@ class ShareGroups:
         records: list[ShareRecord] = []
         if metadata != before:
             records.append(ShareMemberRecord(group.id, beat.member_id, metadata))
-        topics = group.subscribed_topics() | set(metadata.topics)
-        reason = self._reason(group, beat, before, metadata, topics)
+        reason = self._reason(group, beat, before, metadata)
         if reason:
-            if before is not None and before.topics != metadata.topics:
-                topics = {*metadata.topics}.union(
-                    *(one.metadata.topics for one in group.members.values() if one is not member)
-                )
+            topics = group.topics_with(beat.member_id, metadata.topics)
             metadata_hash = hash_topics(topics, self.shard.image())
             records.append(ShareGroupRecord(group.id, ShareEpoch(group.epoch + 1, metadata_hash)))
         version = self.shard.image().topics_version
@@ -183,7 +179,6 @@ class ShareGroups:
         beat: ShareHeartbeat,
         before: ShareMemberMetadata | None,
         metadata: ShareMemberMetadata,
-        topics: Collection[str],
     ) -> str:
         """Return why a heartbeat starts a rebalance; "" if it does not."""
         if before is None:
@@ -192,7 +187,7 @@ class ShareGroups:
             return f"member {beat.member_id} changed its subscription"
         image = self.shard.image()
         if group.topics_version != image.topics_version and (
-            hash_topics(topics, image) != group.metadata_hash
+            hash_topics(group.subscribed_topics(), image) != group.metadata_hash
         ):
             return "a subscribed topic changed"
         return ""
@@ -222,31 +217,38 @@ class ShareGroups:
         """Go on when the targets are those of the group epoch."""
         if group.assignment_epoch == group.epoch:
             return then()
-        image = self.shard.image()
-        members = {
-            member.id: MemberSubscription(
-                frozenset(
-                    image.topics[name].id for name in member.metadata.topics if name in image.topics
-                ),
-                member.assigned or group.target_of(member.id),
-            )
-            for member in group.members.values()
-        }
-        topic_ids = frozenset().union(*(one.topics for one in members.values()))
+        topics = self.shard.image().topics
+        existing = [topics[name] for name in group.subscriber_counts if name in topics]
+        ids = {topic.name: topic.id for topic in existing}
         counts = {
-            topic_id: len(image.topics_by_id[topic_id].replicas)
-            for topic_id in sorted(topic_ids, key=lambda topic_id: topic_id.bytes)
+            topic.id: len(topic.replicas)
+            for topic in sorted(existing, key=lambda topic: topic.id.bytes)
         }
+        members = [
+            (member.id, member.metadata.topics, member.assigned or group.target_of(member.id))
+            for member in group.members.values()
+        ]
         epoch = group.epoch
+
+        def assign() -> dict[str, Partitions]:
+            known = {
+                names: frozenset(ids[name] for name in names if name in ids)
+                for names in {names for _id, names, _owned in members}
+            }
+            return assign_simple(
+                {name: MemberSubscription(known[names], owned) for name, names, owned in members},
+                counts,
+            )
 
         def done(targets: Mapping[str, Partitions]) -> list[Effect]:
             group.targets, group.assignment_epoch = targets, epoch
             return then()
 
-        work = sum(counts.values()) * len({one.topics for one in members.values()}) + len(members)
+        are_equal = all(count == len(members) for count in group.subscriber_counts.values())
+        work = sum(counts.values()) * (1 if are_equal else len(members)) + len(members)
         if work <= _MAX_WORK:
-            return done(assign_simple(members, counts))
-        return self.turns.compute(group.id, lambda: assign_simple(members, counts), done)
+            return done(assign())
+        return self.turns.compute(group.id, assign, done)
 
     # Leaving.
 
@@ -269,9 +271,7 @@ class ShareGroups:
         now: Now,
         then: Callable[[ErrorCode], list[Effect]],
     ) -> list[Effect]:
-        others = (one for one in group.members.values() if one.id != member_id)
-        topics = frozenset().union(*(one.metadata.topics for one in others))
-        metadata_hash = hash_topics(topics, self.shard.image())
+        metadata_hash = hash_topics(group.topics_with(member_id, ()), self.shard.image())
         records = [
             ShareMemberRecord(group.id, member_id, None),
             ShareGroupRecord(group.id, ShareEpoch(group.epoch + 1, metadata_hash)),

@@ -10,13 +10,14 @@ A member moves to the group epoch with its next heartbeat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Literal
 from uuid import UUID
 
 from ottla.protocol.errors import ErrorCode
 
+from ..consumer.group import count_subscribers
 from ..consumer.partitions import NO_PARTITIONS, Partitions, TopicIdPartition
 from ..errors import GroupError
 from .records import (
@@ -75,6 +76,8 @@ class ShareGroup:
         #: Hash of the topics that the members subscribe to.
         self.metadata_hash = 0
         self.members: dict[str, ShareMember] = {}
+        #: How many members subscribe to a topic.
+        self.subscriber_counts: dict[str, int] = {}
         self.states: dict[TopicIdPartition, ShareState] = {}
         self.is_dead = False
         self._member_bytes = 0
@@ -139,8 +142,13 @@ class ShareGroup:
 
     def _replay_member(self, member_id: str, metadata: ShareMemberMetadata | None) -> None:
         member = self.members.get(member_id)
+        topics: tuple[str, ...] = ()
         if member is not None:
             self._member_bytes -= member_bytes(member.metadata)
+            topics = member.metadata.topics
+        count_subscribers(
+            self.subscriber_counts, topics, () if metadata is None else metadata.topics
+        )
         if metadata is None:
             self.members.pop(member_id, None)
             return
@@ -168,7 +176,14 @@ class ShareGroup:
 
     def subscribed_topics(self) -> set[str]:
         """Return the topics that members subscribe to."""
-        return {topic for member in self.members.values() for topic in member.metadata.topics}
+        return set(self.subscriber_counts)
+
+    def topics_with(self, member_id: str, topics: Iterable[str]) -> set[str]:
+        """Return the topics that members subscribe to, once a member subscribes to these."""
+        member = self.members.get(member_id)
+        counts = dict(self.subscriber_counts)
+        count_subscribers(counts, () if member is None else member.metadata.topics, topics)
+        return set(counts)
 
     def states_of(self, topic_ids: Collection[UUID]) -> list[TopicIdPartition]:
         """Return the share partitions of topics."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from harness.consumer_agents import Agent, Classic, step_together
 from harness.group_stage import Stage, a_config, loaded
+from ottla.coord.consumer import coordinator
 from ottla.coord.group_shard import MemberIdentity
 from ottla.protocol.errors import ErrorCode
 
@@ -21,17 +23,26 @@ names = st.sampled_from(["a", "b", "c", "d"])
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
+    #: Whether targets are computed in a thread.
+    computes = False
+
     @initialize(interval_ms=st.sampled_from([0, 1000]))
     def begin(self, interval_ms: int) -> None:
         self.stage = Stage(
             a_config(assignment_interval_ms=interval_ms, initial_rebalance_delay_ms=0)
         )
+        self.stage.computes = self.computes
+        self.patch = pytest.MonkeyPatch()
+        if self.computes:
+            self.patch.setattr(coordinator, "_MAX_WORK", 0)
         self.stage.create_topic("orders", 3)
         self.agents: dict[str, Agent] = {}
         self.classic: dict[str, Classic] = {}
         self.committed: dict[tuple[str, int], int] = {}
         self.commits: list[tuple[Any, tuple[str, int], int]] = []
         self.count = 0
+        #: The group as it was last seen, and its assignment epoch.
+        self.last: tuple[Any, int] = None, 0
 
     # Members.
 
@@ -156,6 +167,16 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         topic = self.stage.image.topics.get(name)
         self.stage.create_topic(name, min(3 if topic is None else len(topic.replicas) + 1, 6))
 
+    @precondition(lambda self: self.computes)
+    @rule(work=st.sampled_from([0, 9]))
+    def another_amount_is_much_work(self, work: int) -> None:
+        self.patch.setattr(coordinator, "_MAX_WORK", work)
+
+    @precondition(lambda self: self.stage.computing)
+    @rule()
+    def a_computation_ends(self) -> None:
+        self.stage.complete_computation()
+
     @precondition(lambda self: not self.stage.holds)
     @rule()
     def appends_are_held(self) -> None:
@@ -214,6 +235,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                 assert agent.owned & agent.assigned <= member.current.held
 
     @invariant()
+    def epochs_do_not_go_back(self) -> None:
+        group, (before, epoch) = self.group, self.last
+        if group is not None:
+            assert group is not before or group.assignment_epoch >= epoch
+            self.last = group, group.assignment_epoch
+
+    @invariant()
     def the_log_has_the_group(self) -> None:
         if self.stage.held:
             return
@@ -228,7 +256,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         assert again is not None
         assert again.type == "consumer"
-        for name in ("epoch", "assignment_epoch", "members", "targets", "holders", "regexes"):
+        for name in (
+            *("epoch", "assignment_epoch", "members", "subscriber_counts"),
+            *("targets", "holders", "regexes"),
+        ):
             assert getattr(again, name) == getattr(group, name), name
         assert again.size_bytes == group.size_bytes
         assert again.static_members == group.static_members
@@ -245,16 +276,18 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             return
         self.appends_resume()
         self.classic.clear()
-        if not self.agents:
-            return
-        self.let_members_behave(seconds=70)  # Longer than all timeouts.
-        self.stage.create_topic("orders", 8)
-        self.let_members_behave(seconds=8)
+        if self.agents:
+            self.let_members_behave(seconds=70)  # Longer than all timeouts.
+            self.stage.create_topic("orders", 8)
+            self.let_members_behave(seconds=8)
+        self.patch.undo()
 
     def let_members_behave(self, seconds: int) -> None:
         for _second in range(seconds):
             for agent in self.agents.values():
                 agent.step()
+            while self.stage.computing:
+                self.stage.complete_computation()
             self.stage.wait(1000)
         group = self.group
         assert group is not None
@@ -274,4 +307,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert owned == every
 
 
+class LargeGroupMachine(ConsumerGroupMachine):
+    computes = True
+
+
 TestConsumerGroupMachine = ConsumerGroupMachine.TestCase
+TestLargeGroupMachine = LargeGroupMachine.TestCase

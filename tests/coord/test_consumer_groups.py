@@ -7,6 +7,7 @@ import pytest
 from harness.consumer_agents import Agent, step_together
 from harness.group_stage import Stage, a_config
 from ottla.coord.config import ConsumerGroupConfig, GroupCoordinatorConfig
+from ottla.coord.consumer import coordinator
 from ottla.coord.group_shard import MemberIdentity
 from ottla.protocol.errors import ErrorCode
 
@@ -80,6 +81,32 @@ def test_the_target_is_computed_once_per_interval():
             assert agent.step() == "NONE"
     assert sorted(len(agent.assigned) for agent in agents) == [1, 1, 1, 1]
     assert stage.state.value == "Stable"
+
+
+def test_one_large_target_at_a_time_is_computed_and_applied(stage, monkeypatch):
+    """Also while the group changes: it gets targets, though for what it was."""
+    stage.create_topic("bills", 3)
+    anna, bert, carl = (Agent(stage, name) for name in ("anna", "bert", "carl"))
+    anna.join()
+    bert.join(topics=("orders", "bills"))
+    monkeypatch.setattr(coordinator, "_MAX_WORK", 0)
+    stage.computes = True
+    carl.join()
+    assert len(stage.computing) == 1
+    bert.beat(topics=("bills",))
+    anna.beat(topics=("orders", "bills"))
+    assert len(stage.computing) == 1, "the next one follows it"
+    epoch, target = stage.group.assignment_epoch, stage.group.targets["bert"]
+
+    stage.complete_computation()
+
+    assert epoch < stage.group.assignment_epoch < stage.group.epoch
+    assert stage.group.targets["bert"] == target, "it subscribes to something else by now"
+    assert stage.group.targets["carl"]
+    stage.complete_computation()
+    assert stage.group.assignment_epoch == stage.group.epoch
+    assert not stage.computing
+    assert sum(map(len, stage.group.targets.values())) == 6
 
 
 def test_heartbeats_that_arrive_at_once_are_one_append_and_one_target(stage):
@@ -304,6 +331,23 @@ def test_a_regular_expression_matches_whole_names_of_present_and_future_topics(s
         anna.step()
 
     assert len(anna.assigned) == 3
+
+
+def test_memory_is_charged_for_what_regular_expressions_match(stage):
+    for number in range(100):
+        stage.create_topic(f"orders-{number}", 1)
+    anna, bert = (Agent(stage, name, topics=None) for name in ("anna", "bert"))
+    anna.join(regex="none")
+    before = stage.group.size_bytes
+    bert.join(regex="orders.*")
+    assert stage.group.size_bytes - before > 101 * 50
+    bert.leave()
+    anna.step()
+    assert stage.group.size_bytes == before
+
+    stage.shard._has_memory = lambda size_bytes, _is_member: size_bytes < 5000
+    assert bert.join(regex="(orders).*").code == "COORDINATOR_NOT_AVAILABLE"
+    assert bert.join(regex="orders-1.").code == "NONE"
 
 
 def test_an_invalid_regular_expression_is_refused(stage):

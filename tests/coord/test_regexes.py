@@ -72,6 +72,12 @@ def test_what_re2_refuses_is_refused(expression):
             compiled(expression)
 
 
+def test_what_is_refused_is_not_written_to_stderr(capfd):
+    with pytest.raises(InvalidRegexError):
+        compile_regex("never seen before (")
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize(
     "expression", ["a" * 1001, "((a{100}){100}){100}", "(" * 60 + "a" + ")" * 60]
 )

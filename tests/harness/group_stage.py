@@ -93,6 +93,9 @@ class Stage:
         #: What was gathered and is not complete yet, while `gathers`.
         self.gathered: list[Gather] = []
         self.gathers = False
+        #: What a thread computes, while `computes`.
+        self.computing: list[Compute] = []
+        self.computes = False
         self.waiting: list[Call] = []
         self.on_answer: Callable[[Call], None] = lambda call: None
         self.on_append: Callable[[Append], None] = lambda append: None
@@ -279,6 +282,11 @@ class Stage:
         while self.gathered:
             self._run(self.gathered.pop(0).complete())
 
+    def complete_computation(self) -> None:
+        """Complete the first computation of a thread."""
+        effect = self.computing.pop(0)
+        self._run(effect.complete(effect.work()))
+
     # The end.
 
     def restart(self, survivors: int = 0) -> list[Call]:
@@ -290,6 +298,7 @@ class Stage:
             self.log.extend(map(GroupShard.encode, append.records))
         self.held.clear()
         self.gathered.clear()
+        self.computing.clear()
         self.shard = loaded(self.log, self.config, self.now, self.image)
         lost, self.waiting = self.waiting, []
         return lost
@@ -321,7 +330,11 @@ class Stage:
                     todo.extend(effect.complete())
                 continue
             if isinstance(effect, Compute):
-                todo.extend(effect.complete(effect.work()))
+                # What a turn is held for is computed at once.
+                if self.computes and "g" not in self.shard.turns:
+                    self.computing.append(effect)
+                else:
+                    todo.extend(effect.complete(effect.work()))
                 continue
             self.on_append(effect)
             if self.holds or self.held:
