@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from ottla.protocol.errors import ErrorCode
 
 from ..requests.authorization import READ, TOPIC, check
 from ..requests.errors import EXPECTED_ERRORS, ApiError
+from ..requests.slices import in_slices
 from .led_share_partition import as_api_error, now_ms
 from .persister import SharePartitionKey
 from .share_sessions import SessionKey
@@ -72,15 +73,36 @@ def acknowledge(
 
     A partition that a request names twice is acknowledged twice, and gets the later outcome.
     """
+    return {
+        tp: _acknowledge(broker, context, session, tp, batches, may_renew=may_renew)
+        for tp, batches in _acknowledged(topics)
+    }
+
+
+async def acknowledge_in_slices(
+    broker: Broker,
+    context: RequestContext,
+    session: SessionKey,
+    topics: Iterable[AcknowledgedTopic],
+    *,
+    may_renew: bool,
+) -> dict[TopicIdPartition, Outcome]:
+    """Do the same for a large request, giving way to other tasks."""
     outcomes: dict[TopicIdPartition, Outcome] = {}
-    for topic in topics:
-        for partition in topic.partitions:
-            batches = partition.acknowledgement_batches
-            if not batches:
-                continue
-            tp = TopicIdPartition(topic.topic_id, partition.partition_index)
+    async for partitions in in_slices(_acknowledged(topics)):
+        for tp, batches in partitions:
             outcomes[tp] = _acknowledge(broker, context, session, tp, batches, may_renew=may_renew)
     return outcomes
+
+
+def _acknowledged(
+    topics: Iterable[AcknowledgedTopic],
+) -> Iterator[tuple[TopicIdPartition, Sequence[WireBatch]]]:
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.acknowledgement_batches:
+                tp = TopicIdPartition(topic.topic_id, partition.partition_index)
+                yield tp, partition.acknowledgement_batches
 
 
 def _acknowledge(

@@ -51,6 +51,8 @@ class SharePartitions:
         self.counts = ShareCounts()
         self.sessions = ShareSessions(self.release)
         self._led: dict[SharePartitionKey, LedSharePartition] = {}
+        # Where members may have records that they have acquired, until they are released.
+        self._acquired_from: dict[SessionKey, set[TopicIdPartition]] = {}
         self._size_bytes = 0
         self._next_eviction = 0.0
 
@@ -117,10 +119,15 @@ class SharePartitions:
             self._size_bytes += size_bytes - led.size_bytes
             led.size_bytes = size_bytes
 
+    def note_acquired(self, session: SessionKey, tp: TopicIdPartition) -> None:
+        """Remember that a member has acquired records of a partition."""
+        self._acquired_from.setdefault(session, set()).add(tp)
+
     def release(self, session: SessionKey) -> None:
         """Make the records available that a member has acquired."""
-        for key, led in list(self._led.items()):
-            if key.group_id == session.group_id:
+        for tp in self._acquired_from.pop(session, ()):
+            led = self._led.get(SharePartitionKey(session.group_id, tp))
+            if led is not None:
                 led.release(session.member_id)
 
     def stop(self) -> None:

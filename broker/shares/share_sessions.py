@@ -82,6 +82,9 @@ class ShareSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, key: SessionKey) -> bool:
+        return key in self._sessions
+
     def size_bytes(self) -> int:
         """Return the estimated memory of all sessions."""
         return _SESSION_BYTES * len(self._sessions) + PARTITION_BYTES * self._partition_count
@@ -123,12 +126,11 @@ class ShareSessions:
         self._find(key, connection)
         self._remove(key)
 
-    def drop(self, key: SessionKey) -> None:
-        """Remove a session that does not fit."""
-        self._remove(key)
-
     def lose(self, key: SessionKey) -> None:
-        """Close the session of a member that has lost locks; it has to open another one."""
+        """Close a session; its member has to open another one.
+
+        That of a member that has lost locks, or one that does not fit.
+        """
         if key in self._sessions:
             self._remove(key)
             self._released(key)

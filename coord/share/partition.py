@@ -231,8 +231,9 @@ class SharePartition:
     ) -> Counter[AcknowledgeType]:
         """Acknowledge records of a member, all or none; return how many by type.
 
-        Offsets before the start offset are done already, and ignored. Raises GroupError:
-        INVALID_REQUEST, or INVALID_RECORD_STATE if the member has not acquired a record.
+        Offsets before the start offset are done already, and neither change nor count.
+        Raises GroupError: INVALID_REQUEST, or INVALID_RECORD_STATE if the member has not acquired
+        a record.
         """
         changes: list[InFlightRange] = []
         counts: Counter[AcknowledgeType] = Counter()
@@ -244,13 +245,13 @@ class SharePartition:
             for first, last, kind in _runs(batch):
                 if kind is AcknowledgeType.RENEW and not may_renew:
                     raise _invalid("Acknowledgements of type RENEW require IsRenewAck")
-                counts[kind] += last - first + 1
                 if last < self.start_offset:
                     continue
                 changed = list(
                     self._acknowledged(member_id, max(first, self.start_offset), last, kind, now_ms)
                 )
                 changes += changed
+                counts[kind] += sum(one.size for one in changed)
                 if kind is AcknowledgeType.RELEASE:
                     given_up += sum(one.size for one in changed if one.state is _ARCHIVED)
         for change in changes:

@@ -180,7 +180,7 @@ async def test_sessions(tmp_path):
 
 async def test_limits(tmp_path):
     configs = {"group_share_max_share_sessions": 1, "group_share_partition_max_record_locks": 2}
-    configs["group_share_min_partition_max_record_locks"] = 1
+    configs |= {"group_share_min_partition_max_record_locks": 1, "broker_max_partitions": 200}
     async with a_group(tmp_path, "anna", "bert", **configs) as (broker, _admin, anna, bert):
         produce(broker, 5)
         assert await anna.acquire() == [(0, 1, 1)]
@@ -188,6 +188,10 @@ async def test_limits(tmp_path):
         assert await anna.fetch() == {}
         got = await anna.fetch(acks=[(0, 0, 0, [ACCEPT])], share_acquire_mode=1, max_records=1)
         assert got[0].acquired == [(2, 2, 1)]
+        # A session that is too large is closed, and its records are available.
+        too_many = range(broker.config.broker_max_partitions + 1)
+        assert await anna.fetch(*too_many) == "SHARE_SESSION_LIMIT_REACHED"
+        assert await bert.acquire() == [(1, 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +212,20 @@ async def test_invalid_acknowledgements(tmp_path, acks, code):
         await anna.acquire()
         assert await anna.acknowledge(acks) == {acks[0]: code}
         assert await anna.acknowledge((0, 0, 1, [1])) == {0: "NONE"}
+
+
+async def test_many_partitions_are_acknowledged_in_slices(tmp_path):
+    async with a_group(tmp_path, "anna") as (broker, admin, anna):
+        produce(broker, 1)
+        assert await anna.acquire() == [(0, 0, 1)]
+        unknown = [(index, 0, 0, [ACCEPT]) for index in range(2, 600)]
+        errors = await anna.acknowledge((0, 0, 0, [ACCEPT]), *unknown)
+        assert errors.pop(0) == "NONE"
+        assert set(errors.values()) == {"UNKNOWN_TOPIC_OR_PARTITION"}
+        got = await anna.fetch(acks=[(0, 0, 0, [ACCEPT]), *unknown])
+        assert (got.pop(0).acknowledge_error, len(got)) == ("NONE", 598)
+        assert {one.acknowledge_error for one in got.values()} == {"UNKNOWN_TOPIC_OR_PARTITION"}
+        assert await offsets_of(admin, 0) == [(1, 0)]
 
 
 async def test_locks_expire_and_are_renewed(tmp_path):

@@ -19,9 +19,9 @@ from ottla.protocol.api.share_acknowledge import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ...shares.acknowledgements import Outcome, acknowledge, error_of
+from ...shares.acknowledgements import Outcome, acknowledge_in_slices, error_of
 from ...shares.responses import current_leader, node_endpoints, session_key
-from ...shares.share_sessions import CLOSE, OPEN
+from ...shares.share_sessions import CLOSE, OPEN, SessionKey
 from ..errors import ApiError
 
 if TYPE_CHECKING:
@@ -47,17 +47,23 @@ def handle(
             shares.sessions.next(key, epoch, context.connection)
     except ApiError as error:
         return ShareAcknowledgeResponse(error_code=error.code, error_message=str(error))
-    config = shares.config_of(key.group_id)
-    outcomes = acknowledge(
+    return _acknowledge(broker, context, key, request)
+
+
+async def _acknowledge(
+    broker: Broker, context: RequestContext, key: SessionKey, request: ShareAcknowledgeRequest
+) -> ShareAcknowledgeResponse:
+    config = broker.shares.config_of(key.group_id)
+    outcomes = await acknowledge_in_slices(
         broker,
         context,
         key,
         request.topics,
         may_renew=request.is_renew_ack and config.may_renew,
     )
-    if epoch == CLOSE:
-        shares.release(key)
-    return _respond(broker, context, config.lock_duration_ms, outcomes)
+    if request.share_session_epoch == CLOSE:
+        broker.shares.release(key)
+    return await _respond(broker, context, config.lock_duration_ms, outcomes)
 
 
 async def _respond(

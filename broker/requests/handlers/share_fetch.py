@@ -10,7 +10,7 @@ The first response of a session lists every partition, later ones only those wit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -25,7 +25,13 @@ from ottla.protocol.api.share_fetch import (
 )
 from ottla.protocol.errors import ErrorCode
 
-from ...shares.acknowledgements import Outcome, acknowledge, check_topic, error_of
+from ...shares.acknowledgements import (
+    Outcome,
+    acknowledge,
+    acknowledge_in_slices,
+    check_topic,
+    error_of,
+)
 from ...shares.acquisition import Acquired, AcquisitionLimits, acquire
 from ...shares.led_share_partition import LedSharePartition, as_api_error
 from ...shares.persister import SharePartitionKey
@@ -33,6 +39,7 @@ from ...shares.responses import current_leader, node_endpoints, session_key
 from ...shares.share_sessions import CLOSE, OPEN, SessionKey, ShareSession
 from ..errors import EXPECTED_ERRORS, ApiError
 from ..memory_account import PARTITION_BYTES
+from ..slices import SLICE_ELEMENTS, is_large
 from ..waiters import Waiter
 
 if TYPE_CHECKING:
@@ -55,25 +62,41 @@ _ERRORS_OF_PARTITIONS = frozenset(
 
 def handle(
     broker: Broker, context: RequestContext, request: ShareFetchRequest
-) -> ShareFetchResponse | asyncio.Future[ShareFetchResponse]:
+) -> ShareFetchResponse | Awaitable[ShareFetchResponse]:
     """Handle ShareFetch."""
     try:
         key = session_key(request)
         session = _session(broker, context, key, request)
     except ApiError as error:
         return _error(error)
-    config = broker.shares.config_of(key.group_id)
+    if is_large(request.topics):
+        return _handle_large(broker, context, request, session, key)
     acknowledged = acknowledge(
-        broker,
-        context,
-        key,
-        request.topics,
-        may_renew=request.is_renew_ack and config.may_renew,
+        broker, context, key, request.topics, may_renew=_may_renew(broker, key, request)
     )
     if session is None:
         broker.shares.release(key)
-    fetch = _ShareFetch(broker, context, request, session, key, acknowledged)
-    return fetch.start()
+    return _ShareFetch(broker, context, request, session, key, acknowledged).start()
+
+
+async def _handle_large(
+    broker: Broker,
+    context: RequestContext,
+    request: ShareFetchRequest,
+    session: ShareSession | None,
+    key: SessionKey,
+) -> ShareFetchResponse:
+    """Do the same, giving way to other tasks."""
+    acknowledged = await acknowledge_in_slices(
+        broker, context, key, request.topics, may_renew=_may_renew(broker, key, request)
+    )
+    if session is None:
+        broker.shares.release(key)
+    return await _ShareFetch(broker, context, request, session, key, acknowledged).start()
+
+
+def _may_renew(broker: Broker, key: SessionKey, request: ShareFetchRequest) -> bool:
+    return request.is_renew_ack and broker.shares.config_of(key.group_id).may_renew
 
 
 def _session(
@@ -116,7 +139,7 @@ def _session(
         else (),
     )
     if len(session) > broker.config.broker_max_partitions or not broker.memory.fits(0):
-        sessions.drop(key)
+        sessions.lose(key)
         raise ApiError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
     return session
 
@@ -237,7 +260,9 @@ class _ShareFetch:
 
     async def _acquire(self, session: ShareSession) -> None:
         """Acquire records in any partition of the session that has some."""
-        for tp in session:
+        for number, tp in enumerate(session, start=1):
+            if number % SLICE_ELEMENTS == 0:
+                await asyncio.sleep(0)
             if not self._is_wanted or self._remaining_records <= 0 or self._remaining_bytes <= 0:
                 return
             if tp in self._errors or tp in self._acquired:
@@ -252,6 +277,9 @@ class _ShareFetch:
                 continue
             if acquired is not None:
                 self._acquired[tp] = acquired
+                self._broker.shares.note_acquired(self._key, tp)
+                if session.is_closed and self._key not in self._broker.shares.sessions:
+                    self._broker.shares.release(self._key)  # It was lost meanwhile.
                 self._remaining_records -= sum(one.size for one in acquired.ranges)
                 self._remaining_bytes -= len(acquired.data)
 
