@@ -12,8 +12,11 @@ import pytest
 
 from harness.clients.confluent import Confluent
 from harness.daemon import Daemon, shown_on_failure
+from harness.etcd import EtcdCluster, StoreCluster
 from harness.group_members import BROKER_FLAGS, GroupMembers, check_group, producing, settle
+from harness.waiting import wait_until
 from harness.wire import connect
+from ottla.client.blocking import Admin
 from ottla.protocol.api.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -158,3 +161,67 @@ def test_the_coordinator_is_killed_in_each_phase_of_a_rebalance(tmp_path, reques
             settle(members, load=load)
             members.stop()
             check_group(members, load)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_fifty_members_of_which_half_are_killed(broker, tmp_path, name, protocol):
+    partitions = 60
+    Confluent(broker.address).create_topic(name, partitions)
+    with (
+        GroupMembers(broker.address, tmp_path, name, name, assignors=["range"]) as members,
+        producing(broker.address, name, partitions) as load,
+    ):
+        members.start("a", "confluent", protocol=protocol, count=25)
+        members.start("b", "confluent", protocol=protocol, count=25)
+        members.wait_until_assigned(partitions)
+        members.kill("a")
+        members.wait_until_assigned(partitions)
+        settle(members, load=load)
+        members.stop()
+        check_group(members, load)
+
+
+def test_commits_do_not_go_back_when_the_coordinator_fails_over(tmp_path, request):
+    """It is killed while members consume, and while another one joins."""
+    configs = (
+        *("--set", "broker.session.timeout.ms=2000", "--set", "controller.wait.ms=1000"),
+        *("--set", "offsets.topic.num.partitions=1", *BROKER_FLAGS),
+    )
+    with (
+        EtcdCluster(tmp_path / "etcd") as etcd,
+        StoreCluster(tmp_path, etcd.url, 3, *configs) as cluster,
+        shown_on_failure(request, cluster.brokers),
+    ):
+        address = cluster.bootstrap
+        with Admin(address) as admin:
+            admin.create_topic("t", partitions=PARTITIONS)
+
+            def fail_over() -> None:
+                coordinator = admin.describe_groups("g")["g"].coordinator
+                cluster[coordinator].kill()
+                wait_until(
+                    lambda: all(
+                        one.id != coordinator or not one.is_alive
+                        for one in admin.describe_cluster().brokers
+                    ),
+                    "fenced",
+                )
+                cluster[coordinator].start()
+
+            with (
+                GroupMembers(address, tmp_path, "g", "t", assignors=["range"]) as members,
+                producing(address, "t", PARTITIONS) as load,
+            ):
+                for member in ("a", "b"):
+                    members.start(member, "confluent", protocol="consumer")
+                members.wait_until_assigned(PARTITIONS)
+                members.wait_until_consuming()
+                fail_over()
+                members.wait_until_consuming()
+                members.start("c", "confluent", protocol="consumer")
+                fail_over()
+                members.wait_until_assigned(PARTITIONS)
+                members.wait_until_consuming()
+                settle(members, load=load)
+                members.stop()
+                check_group(members, load)

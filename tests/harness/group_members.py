@@ -197,6 +197,12 @@ class GroupMembers:
         self.folder.mkdir(parents=True)
         self.events = self.event_log(self.folder / "events")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        # The members in each process.
+        self._names: dict[str, list[str]] = {}
+
+    @property
+    def _members(self) -> list[str]:
+        return [name for process in self._processes for name in self._names[process]]
 
     def start(
         self,
@@ -208,8 +214,9 @@ class GroupMembers:
         session_ms: int = SESSION_MS,
         protocol: str = "classic",
         regex: str | None = None,
+        count: int = 1,
     ) -> None:
-        """Start a member."""
+        """Start a member, or one process with several: a-0, a-1 and so on."""
         if reason := missing(client):
             pytest.skip(reason)
         config = {
@@ -225,12 +232,15 @@ class GroupMembers:
             "rebalance_ms": REBALANCE_MS,
             "protocol": protocol,
             "regex": regex,
+            "count": count,
         }
+        self._names[name] = [name] if count == 1 else [f"{name}-{n}" for n in range(count)]
         environ = {"NODE_PATH": node_modules() or ""} if client == "kafkajs" else {}
         self._spawn(name, [*_command(client), json.dumps(config)], environ)
 
     def _spawn(self, name: str, command: Sequence[str], environ: Mapping[str, str]) -> None:
         # A member that is restarted starts from nothing.
+        self._names.setdefault(name, [name])
         self.events.read()
         self.events.assigned[name].clear()
         self.events.count[name] = 0
@@ -249,7 +259,8 @@ class GroupMembers:
         process.kill()
         process.wait()
         self.events.read()
-        self.events.assigned[name].clear()
+        for member in self._names[name]:
+            self.events.assigned[member].clear()
 
     @contextmanager
     def paused(self, name: str) -> Iterator[None]:
@@ -297,7 +308,7 @@ class GroupMembers:
 
     def wait_until_consuming(self, *names: str) -> None:
         """Wait until each of some members, or of all, receives more records."""
-        names = names or tuple(self._processes)
+        names = names or tuple(self._members)
         self.events.read()
         before = {name: self.events.count[name] for name in names}
         self.wait(
@@ -307,7 +318,7 @@ class GroupMembers:
 
     def wait_until_assigned(self, partitions: int) -> None:
         """Wait until every partition is assigned to one member, and every member has some."""
-        names = list(self._processes)
+        names = self._members
 
         def is_assigned() -> bool:
             assigned = [self.events.assigned[name] for name in names]

@@ -49,6 +49,8 @@ class Config:
         #: classic or consumer; the latter only with confluent.
         self.protocol: str = config["protocol"]
         self.regex: str | None = config["regex"]
+        #: How many members the process has: a-0, a-1 and so on. Only with confluent.
+        self.count: int = config["count"]
 
 
 class EventWriter:
@@ -354,12 +356,28 @@ CLIENTS = {
 
 
 def main(client: str, text: str) -> None:
-    """Run a member until SIGTERM."""
+    """Run a member, or several, until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     config = Config(text)
-    events = EventWriter(config)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    if config.count == 1:
+        run(client, config, stopping)
+        return
+    members = []
+    for number in range(config.count):
+        one = Config(text)
+        one.name += f"-{number}"
+        members.append(threading.Thread(target=run, args=(client, one, stopping)))
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+
+
+def run(client: str, config: Config, stopping: threading.Event) -> None:
+    """Run a member until it is to stop."""
+    events = EventWriter(config)
     consumer = CLIENTS[client](config, events)
     while not stopping.is_set():
         offsets = events.write_received(consumer.poll())
