@@ -355,8 +355,8 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_each_frame(self) -> bool:
         framer, turn_end = self._framer, perf_counter() + _TURN_SECONDS
         pipeline = self._pipeline
-        is_blocked = pipeline.is_blocked()
-        while not is_blocked:
+        may_handle = not pipeline.is_blocked()
+        while may_handle:
             try:
                 frame = framer.next_frame()
             except DecodeError as error:
@@ -374,14 +374,13 @@ class Connection(asyncio.BufferedProtocol):
             finally:
                 if charge is not None:
                     _close_after(charge, decoding)
-            is_blocked = pipeline.is_blocked()
-            if not framer.unparsed_bytes and is_blocked and not self._is_closing:
-                return True  # Read on, to notice a disconnect. What arrives waits.
-            if is_blocked or not self._may_read():
-                break
-            if not framer.unparsed_bytes:
+            may_handle = self._may_read()
+            if not framer.unparsed_bytes and (
+                # Also if it waits, to notice a disconnect. What arrives waits, too.
+                may_handle or (pipeline.is_blocked() and not self._is_closing)
+            ):
                 return True
-            if perf_counter() > turn_end:
+            if may_handle and perf_counter() > turn_end:
                 self._loop.call_soon(self._resume_reading)
                 break
         framer.detach()
