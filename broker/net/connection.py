@@ -426,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_read(self) -> bool:
         """Whether to read on: the remainder of a frame within the budget, or another request."""
-        if self._is_closing or self._awaits_principal or self.is_muted:
+        if self._is_closing or self._awaits_principal or self._mute_timer is not None:
             return False
         if self._framer.frame_bytes:
             return not self._awaits_budget
