@@ -222,11 +222,12 @@ class Broker:
             self._exporter = self._start_exporter()
             if self._exporter is not None:
                 undo.push_async_callback(self._exporter.stop)
+            if config.sasl_bootstrap_users:
+                # Clients that log in at once would take it for a wrong password.
+                await self._create_bootstrap_users(config.sasl_bootstrap_users)
             await self.server.listen()
             undo.pop_all()
         self.housekeeping.start()
-        if config.sasl_bootstrap_users:
-            await self._create_bootstrap_users(config.sasl_bootstrap_users)
         self.start_task(self.groups.load())
         self.start_task(self.transactions.load())
 

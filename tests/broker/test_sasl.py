@@ -7,12 +7,13 @@ import struct
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
 from harness.brokers import on_both_loops
+from harness.daemon import free_port
 from harness.sasl import (
     ScramClient,
     bearer,
@@ -361,6 +362,28 @@ async def test_unknown_users_cannot_be_told_from_wrong_passwords(
     assert unknown.salt == again.salt == restarted.salt != other.salt
     assert unknown.iterations == known.iterations
     assert len(unknown.salt) == len(known.salt)
+
+
+async def test_the_first_users_exist_before_the_first_connection(tmp_path: Any) -> None:
+    port = free_port()
+    users = [f"SCRAM-SHA-256=[name={n},iterations=16384,password=secret]" for n in range(10)]
+    configs = {
+        "log.dir": str(tmp_path),
+        "listeners": f"SASL_PLAINTEXT://127.0.0.1:{port}",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "sasl.bootstrap.users": ";".join(users),
+    }
+    broker = Broker(BrokerConfig.of(configs))
+    starting = asyncio.create_task(broker.start())
+    response = None
+    while response is None:
+        with suppress(ConnectionError):
+            async with connect(f"127.0.0.1:{port}") as client:
+                response = await log_in(client, "9", "secret", "SCRAM-SHA-256")
+        await asyncio.sleep(0.001)
+    await starting
+    await broker.stop()
+    assert response.error_code == 0
 
 
 def test_iterations_do_not_tell_who_exists() -> None:
