@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from enum import Enum
@@ -30,6 +31,7 @@ MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16_384
 #: A longer name or nonce is an attack. Kafka's clients have nonces of some 30 characters.
 _MAX_MESSAGE_BYTES = 4096
+_NONCE = re.compile("[!-~]+")
 
 
 class ScramError(ValueError):
@@ -204,7 +206,9 @@ def parse_server_final(message: bytes) -> bytes:
 
 def xor(left: bytes, right: bytes) -> bytes:
     """Return the bytewise exclusive or of two keys of one size."""
-    return bytes(a ^ b for a, b in zip(left, right, strict=True))
+    if len(left) != len(right):
+        raise ValueError(f"Keys of {len(left)} and {len(right)} bytes")
+    return (int.from_bytes(left) ^ int.from_bytes(right)).to_bytes(len(left))
 
 
 def auth_message(
@@ -235,7 +239,7 @@ def _fields(text: str) -> dict[str, str]:
 
 def _nonce(fields: dict[str, str]) -> str:
     nonce = fields["r"]
-    if not nonce or not all("!" <= character <= "~" for character in nonce):
+    if not _NONCE.fullmatch(nonce):
         raise ScramError("Invalid nonce: expected printable ASCII characters")
     return nonce
 

@@ -135,10 +135,10 @@ class ScramUsers:
         def digest(shape: object = "") -> bytes:
             return hmac.digest(secret, f"{mechanism.mechanism} {name}{shape}".encode(), "sha512")
 
-        # Iterations and size of the salt are some that users have, and remain when users are added.
         first = islice(credentials.items(), _MAX_SAMPLES)
         shapes = {(one.iterations, len(one.salt)) for (_, kind), one in first if kind is mechanism}
-        iterations, salt_bytes = max(shapes, key=digest, default=(MIN_ITERATIONS, _SALT_BYTES))
-        salt = digest()[:salt_bytes]
-        keys = hmac.digest(secret, salt, "sha512")[: mechanism.key_bytes]
-        return ScramCredential(salt, iterations, keys, keys)
+        shapes = shapes or {(MIN_ITERATIONS, _SALT_BYTES)}
+        # One that users have, and the same one when users are added.
+        iterations, salt_bytes = max(shapes, key=digest) if len(shapes) > 1 else shapes.pop()
+        keys = bytes(mechanism.key_bytes)  # No proof is accepted.
+        return ScramCredential(digest()[:salt_bytes], iterations, keys, keys)
