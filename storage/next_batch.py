@@ -19,7 +19,7 @@ which a few bits have flipped: something else was written there, and it has no l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +82,14 @@ class _Header(NamedTuple):
     def counts(self) -> set[int]:
         """The number of its records, as two fields have it."""
         return {count for count in (self.record_count, self.last_offset_delta + 1) if count > 0}
+
+    @property
+    def has_right_count(self) -> bool:
+        """Whether one of the counts is right, unless more than one bit has flipped in both."""
+        last = self.record_count - 1
+        return (last ^ self.last_offset_delta).bit_count() <= 1 or (
+            self.record_count ^ (self.last_offset_delta + 1)
+        ).bit_count() <= 1
 
 
 class _Span(NamedTuple):
@@ -146,7 +154,7 @@ class BatchFinder:
         if header is not None:
             end = self._end_of_batch(position, header, offsets, min(anchor, self._size))
             if end is not None:
-                offsets = _offsets_after(header, offsets)
+                offsets = _certain_offsets_after(header, offsets)
                 return NextBatch(end, offsets) if end < content_end else None
         if self.complete_size(position):
             return None
@@ -174,9 +182,8 @@ class BatchFinder:
         if by_records:
             is_followed = [end for end in by_records if self._may_start(end, None)]
             return max(is_followed or by_records)
-        if first <= by_length < limit and self._may_start(
-            by_length, _offsets_after(header, offsets)
-        ):
+        after = _certain_offsets_after(header, offsets)
+        if first <= by_length < limit and self._may_start(by_length, after):
             return by_length
         return None
 
@@ -297,7 +304,7 @@ class BatchFinder:
         self,
         candidate: int,
         position: int,
-        sizes: set[int],
+        sizes: Mapping[int, int],
         offsets: frozenset[int] | None,
         anchor: int,
     ) -> int | None:
@@ -321,11 +328,12 @@ class BatchFinder:
         return candidate
 
     def _is_chained(
-        self, candidate: int, position: int, sizes: set[int] | None, anchor: int
+        self, candidate: int, position: int, sizes: Mapping[int, int] | None, anchor: int
     ) -> bool:
         """Whether a batch leads to something known, and so is not part of the one at `position`.
 
-        `sizes` are those that the damaged one may have; None if its header is unknown.
+        `sizes` are those that the damaged one may have, as `_similar_sizes` returns them; None if
+        its header is unknown.
         """
         end = self._end_of_chain(candidate, anchor)
         if end in (anchor, self._size):
@@ -340,7 +348,8 @@ class BatchFinder:
             return self._is_damaged_batch(end)
         # Both may be whole, the batch in the record and the record in the last batch.
         rest = self.end_of_content() - position
-        return not any(rest + zeros in sizes for zeros in range(_FEW_ZEROS))
+        flips = [sizes[rest + zeros] for zeros in range(_FEW_ZEROS) if rest + zeros in sizes]
+        return sizes[candidate - position] <= min(flips, default=_FLIPPED_LENGTH_BITS)
 
     def _has_two(self, position: int) -> bool:
         """Whether a batch is followed by another one."""
@@ -531,15 +540,21 @@ def _offsets_after(header: _Header, offsets: frozenset[int] | None) -> frozenset
     return after if 0 < len(after) <= _MAX_OFFSETS else None
 
 
-def _similar_sizes(size: int) -> set[int]:
-    """Return the sizes of a batch that differ in a few bits of the length field."""
-    length = size - LOG_OVERHEAD_BYTES
-    flips = {
-        sum(bits)
+def _certain_offsets_after(
+    header: _Header, offsets: frozenset[int] | None
+) -> frozenset[int] | None:
+    """Return the same, or None if both counts of the batch may be damaged."""
+    return _offsets_after(header, offsets) if header.has_right_count else None
+
+
+def _similar_sizes(size: int) -> dict[int, int]:
+    """Return the sizes of a batch that differ in a few bits of the length field, and in how many."""
+    length = (size - LOG_OVERHEAD_BYTES) & 0xFFFF_FFFF
+    return {
+        LOG_OVERHEAD_BYTES + (length ^ sum(bits)): count
         for count in range(_FLIPPED_LENGTH_BITS + 1)
         for bits in combinations([1 << bit for bit in range(32)], count)
     }
-    return {LOG_OVERHEAD_BYTES + ((length & 0xFFFF_FFFF) ^ flip) for flip in flips}
 
 
 def _record_size(start: bytes) -> int | None:

@@ -390,6 +390,32 @@ def test_batches_behind_two_with_damaged_lengths_are_kept(crashed, number):
     crash(log)
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_batches_behind_one_with_a_damaged_length_and_record_are_kept(crashed, number):
+    """Another length that differs in a few bits may lead to the end of the log by chance."""
+    _, start, _ = crashed.positions[number]
+    for bit in range(12):
+        data = bytearray(crashed.bytes[0])
+        data[start + 11 - bit // 8] ^= 1 << bit % 8
+        data[start + 67] ^= 0x10
+
+        log, _report = reopen(crashed.copy(bytes(data) + bytes(4096)))
+
+        assert contents(log) == crashed.rows_except(number), bit
+        crash(log)
+
+
+def test_a_batch_behind_one_with_two_damaged_counts_is_kept(crashed):
+    data = bytearray(crashed.bytes[0])
+    _, start, _ = crashed.positions[4]
+    for byte, bits in ((26, 0x04), (60, 0x18)):  # Last offset delta and number of records.
+        data[start + byte] ^= bits
+
+    log, _report = reopen(crashed.copy(bytes(data) + bytes(4096)))
+
+    assert contents(log) == crashed.rows_except(4)
+
+
 def test_a_log_of_garbage_is_set_aside_and_accepts_appends(crashed):
     garbage = b"\xa5" * crashed.sizes[0]
     directory = crashed.copy(garbage)
