@@ -341,7 +341,7 @@ class BatchFinder:
         if end < 0:
             return False
         if sizes is None:
-            return self._is_zero(end) or self._is_damaged_batch(end) or self._has_two(candidate)
+            return self._is_zero(end) or self._is_damaged_batch(end) or self._is_followed(candidate)
         if candidate - position not in sizes:
             return False
         if not self._is_zero(end):
@@ -351,10 +351,19 @@ class BatchFinder:
         flips = [sizes[rest + zeros] for zeros in range(_FEW_ZEROS) if rest + zeros in sizes]
         return sizes[candidate - position] <= min(flips, default=_FLIPPED_LENGTH_BITS)
 
-    def _has_two(self, position: int) -> bool:
-        """Whether a batch is followed by another one."""
+    def _is_followed(self, position: int) -> bool:
+        """Whether a batch is followed by another one, or by a torn write of the next one."""
         found = self._plausible_header(position)
-        return found is not None and self._plausible_header(found.end) is not None
+        if found is None:
+            return False
+        if self._plausible_header(found.end) is not None:
+            return True
+        block = self._segment.read(found.end, HEADER_BYTES)
+        if len(block) < HEADER_BYTES:
+            return False
+        header = _Header.read(block)
+        is_next = header.magic == 2 and header.base_offset == found.last_offset + 1
+        return is_next and found.end + header.size > self._size
 
     def _end_of_chain(self, position: int, anchor: int) -> int:
         """Return where batches without a gap end that start at a position; -1 if there is one.

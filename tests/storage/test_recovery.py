@@ -416,6 +416,16 @@ def test_a_batch_behind_one_with_two_damaged_counts_is_kept(crashed):
     assert contents(log) == crashed.rows_except(4)
 
 
+def test_a_batch_between_zeros_and_a_torn_write_is_kept(crashed):
+    data = bytearray(crashed.bytes[0])
+    start, stop = crashed.positions[1][1], crashed.positions[3][2]
+    data[start:stop] = bytes(stop - start)
+
+    log, _report = reopen(crashed.copy(bytes(data[:-1])))
+
+    assert contents(log) == crashed.rows_except(1, 2, 3, 5)
+
+
 def test_a_log_of_garbage_is_set_aside_and_accepts_appends(crashed):
     garbage = b"\xa5" * crashed.sizes[0]
     directory = crashed.copy(garbage)
