@@ -262,6 +262,7 @@ class LogDirectory:
             for name in new:
                 log, report = open_log(self.path / name, configs[name], self.files)
                 created.append((name, log, report))
+                log.active_segment.close()  # There may be more new logs than descriptors.
                 if metadata is not None and name in metadata:
                     log.write_metadata(metadata[name])
             self.disk.sync_directory(self.path)

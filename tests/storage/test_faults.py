@@ -1076,6 +1076,21 @@ def test_a_checkpoint_during_a_flush_does_not_let_the_file_be_closed(tmp_path):
     logs.close()
 
 
+def test_new_logs_leave_no_files_open(tmp_path):
+    disk = DescriptorDisk()
+    logs = a_directory(tmp_path / "data", disk)
+    before = set(disk._paths)
+
+    with ThreadPoolExecutor(1) as pool:  # Only the thread of the logs closes what is least used.
+        created = pool.submit(logs.create_all, {f"t-{n}": CONFIG for n in range(50)}).result()
+
+    assert set(disk._paths) == before
+    for log in created:
+        append(log)
+    assert [log.end_offset for log in created] == [1] * 50
+    logs.close()
+
+
 def test_files_that_are_not_durable_are_flushed_when_too_many_are_open(tmp_path, monkeypatch):
     monkeypatch.setattr(logdir, "_CLOSING_FLUSH_SECONDS", 0)
     logs = a_directory(tmp_path / "data", NoSyncDisk(), max_open_segments=4)
