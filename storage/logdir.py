@@ -475,7 +475,7 @@ class LogDirectory:
         return log, report
 
     def _note_lost_records(self, name: str, log: Log, report: RecoveryReport) -> None:
-        """Log that files of a log are missing; remember it if that are all of them."""
+        """Log that files of a log are missing; remember it if none of its records are left."""
         recovery_point = self._recovery_points.get(name, 0)
         if log.end_offset >= recovery_point or report.damaged_ranges or report.space_error:
             return
@@ -486,7 +486,7 @@ class LogDirectory:
             log.end_offset,
             recovery_point,
         )
-        if report.was_empty:
+        if not any(segment.size for segment in log.segments):
             # Its producers are unknown now: they must not go on as if nothing had happened.
             log.write_metadata(PartitionMetadata(log.topic_id, log_lost=True))
 

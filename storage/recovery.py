@@ -71,7 +71,6 @@ def _load(log: Log, recovery_point: int | None, report: RecoveryReport) -> None:
         log.take_offline(f"no space to set damaged bytes aside: {report.space_error}")
     _estimate_first_append(log)
     if not log.segments:
-        report.was_empty = True
         log.segments.create(log.start_offset)
     log.leader_epochs.truncate(log.end_offset)
     log.recovery_point = log.end_offset

@@ -63,8 +63,6 @@ class RecoveryReport:
     scanned_bytes: int = 0
     truncated_bytes: int = 0
     damaged_ranges: list[DamagedRange] = field(default_factory=list)
-    #: Whether there was no segment: the log was created, or its files are lost.
-    was_empty: bool = False
     #: Whether it ends before what was durable, without damaged bytes that would explain it.
     has_lost_records: bool = False
     #: Why damaged bytes could not be set aside: there is no space. The log only serves reads.
