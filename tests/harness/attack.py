@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import re
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
+from harness.bystander import Bystanders
 from harness.daemon import Daemon, anonymous_mib, socket_count
 from harness.logs import a_batch
 from harness.requests import create_topics_request
 from harness.wire import BlockingWireClient, error_codes, framed, produce_request
-from ottla.protocol.api.api_versions import ApiVersionsRequest
 from ottla.protocol.schema import Message
 
 if not Path("/proc/self/smaps_rollup").exists():
@@ -49,43 +47,14 @@ FALSE_LENGTHS = (
 )
 
 
-class LatencyProbe:
-    """Sends small requests continuously, and measures the longest response time."""
-
-    def __init__(self, broker: Daemon) -> None:
-        self._broker = broker
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._failure: Exception | None = None
-        self.longest_seconds = 0.0
-        self.responses = 0
-
-    def _run(self) -> None:
-        try:
-            with BlockingWireClient(self._broker) as connection:
-                while not self.responses or not self._done.wait(0.002):
-                    started = time.perf_counter()
-                    connection.request(ApiVersionsRequest(), 0)
-                    self.longest_seconds = max(self.longest_seconds, time.perf_counter() - started)
-                    self.responses += 1
-        except Exception as error:  # noqa: BLE001  # Raised in __exit__.
-            self._failure = error
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-        if kind is None:
-            assert self._failure is None, self._failure
-            assert self.responses
+@contextmanager
+def undisturbed(broker: Daemon) -> Iterator[None]:
+    """Assert that a bystander does not notice an attack: see `harness.bystander`."""
+    with Bystanders(broker, broker.folder) as bystanders:
+        began = time.monotonic()
+        yield
+        ended = time.monotonic()
+    bystanders.result(began, ended).check_latency()
 
 
 @contextmanager

@@ -36,9 +36,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from select import select
+from select import POLLIN, poll
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import IO, NamedTuple, Self
 
 from harness.daemon import Daemon, Launch, cpu_wait_seconds
 from harness.logs import a_batch
@@ -140,6 +140,13 @@ def percentile(samples: Iterable[Sample], share: float = 0.99) -> float:
     return times[min(len(times) - 1, int(len(times) * share))] if times else 0.0
 
 
+def _is_readable(file: IO[str], seconds: float) -> bool:
+    """Wait until a pipe can be read. Unlike `select`, with any number of open files."""
+    pipe = poll()
+    pipe.register(file, POLLIN)
+    return bool(pipe.poll(seconds * 1000))
+
+
 class Bystander:
     """The process of a bystander. It is started once, and works for one broker after another."""
 
@@ -179,7 +186,7 @@ class Bystander:
         if self._process is not None:
             assert self._process.stdout is not None
             self._send("stop")
-            if select([self._process.stdout], [], [], 5)[0]:
+            if _is_readable(self._process.stdout, 5):
                 assert self._process.stdout.readline() == "stopped\n"
             else:
                 self.close()
@@ -304,7 +311,7 @@ def main() -> None:
         address, pid, path = line.strip().split(" ", 2)
         connection = _Connection(address)
         with Path(path).open("ab", buffering=0) as file:
-            while not select([sys.stdin], [], [], PAUSE_SECONDS)[0]:
+            while not _is_readable(sys.stdin, PAUSE_SECONDS):
                 waited = cpu_wait_seconds("self") + cpu_wait_seconds(pid)
                 began = time.monotonic()
                 is_success = connection.round_trip(batch)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from harness import logs
-from harness.attack import MIB, LatencyProbe, create_topic, unharmed
+from harness.attack import MIB, create_topic, undisturbed, unharmed
 from harness.bombs import (
     COMPACT_COUNTS,
     COUNTS,
@@ -87,7 +87,7 @@ def test_false_array_counts_in_every_api(broker, api):
 @APIS_WITH_ARRAYS
 def test_huge_arrays_of_small_elements_in_every_api(broker, api):
     """An API may accept or refuse thousands of elements; far more close the connection."""
-    with unharmed(broker, growth_mib=48), LatencyProbe(broker):
+    with unharmed(broker, growth_mib=48), undisturbed(broker):
         for version in sorted({api.versions.first, api.versions.last}):
             for path in array_paths(api.request, version):
                 array_frames = ArrayFrames(api, version, path)
@@ -157,7 +157,7 @@ def test_more_partitions_than_the_broker_allows_close_the_connection(broker):
 def test_compression_bombs_are_rejected(broker, topic):
     before = peak_mib(broker)
 
-    with unharmed(broker, growth_mib=48), LatencyProbe(broker) as probe:
+    with unharmed(broker, growth_mib=48), undisturbed(broker):
         for name, codec, payload in bombs():
             batch = a_batch(codec, payload)
             assert len(batch) < MIB, name
@@ -165,7 +165,6 @@ def test_compression_bombs_are_rejected(broker, topic):
                 code = produce_error_code(connection, topic, batch)
             assert code == ErrorCode.INVALID_RECORD, (name, code)
 
-    assert probe.longest_seconds < MAX_STALL_SECONDS
     # The limit on decompression once, plus overhead.
     assert peak_mib(broker) - before < 128 + 64
 
@@ -176,7 +175,7 @@ def test_very_many_records_for_a_compacted_topic(broker):
 
     with (
         unharmed(broker, growth_mib=48),
-        LatencyProbe(broker) as probe,
+        undisturbed(broker),
         BlockingWireClient(broker) as connection,
     ):
         for key, count, expected in (
@@ -192,7 +191,6 @@ def test_very_many_records_for_a_compacted_topic(broker):
         batch = a_batch(Compression.NONE, b"\0", 2**31 - 1)
         assert produce_error_code(connection, "t", batch) == ErrorCode.INVALID_RECORD
 
-    assert probe.longest_seconds < MAX_STALL_SECONDS
     assert peak_mib(broker) - before < 128 + 64
 
 
@@ -201,14 +199,13 @@ def test_very_many_records_without_keys_are_named_up_to_a_limit(broker):
     batch = a_batch(Compression.NONE, records, 100_000)
     assert len(batch) < MIB
 
-    with LatencyProbe(broker) as probe, BlockingWireClient(broker) as connection:
+    with undisturbed(broker), BlockingWireClient(broker) as connection:
         response = connection.request(produce_request(batch, topic="compacted"), 9)
 
     (result,) = produce_results(response)
     assert result.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in result.record_errors] == list(range(10_000))
     assert "100000 records" in result.error_message
-    assert probe.longest_seconds < MAX_STALL_SECONDS
 
 
 def test_large_batches_do_not_hold_up_small_ones(broker):
@@ -224,7 +221,7 @@ def test_large_batches_do_not_hold_up_small_ones(broker):
         for connection in hostile:
             connection.send(bomb * 3)
         bystander = stack.enter_context(BlockingWireClient(broker))
-        probe = stack.enter_context(LatencyProbe(broker))
+        stack.enter_context(undisturbed(broker))
         longest = 0.0
         for _ in range(20):
             started = time.perf_counter()
@@ -235,7 +232,6 @@ def test_large_batches_do_not_hold_up_small_ones(broker):
                 assert connection.frame()
 
     assert longest < MAX_STALL_SECONDS
-    assert probe.longest_seconds < MAX_STALL_SECONDS
 
 
 def test_a_lookup_in_batches_with_false_headers_does_not_hold_up_others(tmp_path):
@@ -252,7 +248,7 @@ def test_a_lookup_in_batches_with_false_headers_does_not_hold_up_others(tmp_path
                 assert produce_error_code(connection, "t", bytes(bomb)) == 0
         with (
             unharmed(broker, growth_mib=48),
-            LatencyProbe(broker) as probe,
+            undisturbed(broker),
             BlockingWireClient(broker) as connection,
         ):
             partition = ListOffsetsPartition(partition_index=0, timestamp=NOW - 1)
@@ -262,4 +258,3 @@ def test_a_lookup_in_batches_with_false_headers_does_not_hold_up_others(tmp_path
     (result,) = response.topics[0].partitions
     # It stops after 16 of them, and returns the next batch that promises the timestamp.
     assert (result.error_code, result.offset) == (0, 16)
-    assert probe.longest_seconds < MAX_STALL_SECONDS

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.attack import MIB, create_topic, open_connections, unharmed
+from harness.attack import MIB, create_topic, open_connections, undisturbed, unharmed
 from harness.daemon import Daemon, anonymous_mib
 from harness.group_requests import commit_request, find, join_request
 from harness.logs import a_batch
@@ -47,7 +47,7 @@ def test_announced_sizes_do_not_block_a_bystander(broker):
     create_topic(broker, "t")
     announcement = struct.pack(">ihhi", 100 * MIB, PRODUCE_KEY, 9, 1) + bytes(8)
     request = produce_request(a_batch(value=bytes(512 * 1024)))
-    with unharmed(broker, growth_mib=16), ExitStack() as stack:
+    with unharmed(broker, growth_mib=16), undisturbed(broker), ExitStack() as stack:
         open_connections(broker, stack, 50, announcement)
         with BlockingWireClient(broker) as bystander:
             started = time.monotonic()
@@ -61,7 +61,7 @@ def test_partial_requests_that_fill_the_budget_do_not_block_a_bystander(tmp_path
     with Daemon(tmp_path, "--set", limits[0], "--set", limits[1]) as broker:
         create_topic(broker, "t", max_message_bytes=str(16 * MIB))
         announcement = struct.pack(">ihhi", 15 * MIB, PRODUCE_KEY, 9, 1)
-        with ExitStack() as stack:
+        with undisturbed(broker), ExitStack() as stack:
             # More than the sockets' buffers hold is not sent: it would block here.
             open_connections(broker, stack, 10, announcement + bytes(MIB))
             with BlockingWireClient(broker) as bystander:
@@ -81,7 +81,7 @@ def test_requests_that_send_a_few_bytes_at_a_time_do_not_block_a_bystander(tmp_p
     with Daemon(tmp_path, "--set", limits[0], "--set", limits[1]) as broker:
         create_topic(broker, "t", max_message_bytes=str(4 * MIB))
         start = struct.pack(">ihhi", MIB - 100, PRODUCE_KEY, 9, 1) + bytes(MIB - 64 * 1024)
-        with ExitStack() as stack:
+        with undisturbed(broker), ExitStack() as stack:
             clients = open_connections(broker, stack, 8, start)
             with BlockingWireClient(broker) as bystander:
                 bystander.send(frame_of(produce_request(a_batch(value=bytes(512 * 1024))), 9))
@@ -114,7 +114,7 @@ def test_large_joins_are_refused_above_the_memory_limit(small_broker):
     before = anonymous_mib(small_broker)
     metadata = bytes(7_900_000)
     refused = 0
-    with ExitStack() as stack:
+    with undisturbed(small_broker), ExitStack() as stack:
         admin = stack.enter_context(BlockingWireClient(small_broker))
         for number in range(25):
             client = stack.enter_context(BlockingWireClient(small_broker))
@@ -141,7 +141,7 @@ def test_large_fetches_are_not_parked_above_the_memory_limit(small_broker):
     topics = [FetchTopic(topic="t", partitions=elements)]
     frame = frame_of(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=topics), 11)
     before = anonymous_mib(small_broker)
-    with ExitStack() as stack:
+    with undisturbed(small_broker), ExitStack() as stack:
         clients = open_connections(small_broker, stack, 3, frame)
         # One fits. The others are answered at once.
         assert all(client.frame() for client in clients[1:])
@@ -149,7 +149,7 @@ def test_large_fetches_are_not_parked_above_the_memory_limit(small_broker):
 
 
 def test_one_off_groups_do_not_keep_new_groups_from_joining(small_broker):
-    with BlockingWireClient(small_broker) as client:
+    with undisturbed(small_broker), BlockingWireClient(small_broker) as client:
         for first in range(0, 12_000, 50):
             requests = [commit_request(f"one-off-{first + i}", {("t", 0): 1}) for i in range(50)]
             client.send(b"".join(frame_of(request, 9) for request in requests))
@@ -209,7 +209,7 @@ def test_a_metadata_request_creates_a_bounded_number_of_topics(broker):
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=True
     )
-    with BlockingWireClient(broker) as client:
+    with undisturbed(broker), BlockingWireClient(broker) as client:
         codes = Counter(topic.error_code for topic in client.request(request, 12).topics)
         assert set(codes) == {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
         assert codes[ErrorCode.NONE] == 100

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.attack import LatencyProbe, create_topic, mutated, unharmed, with_plausible_values
+from harness.attack import create_topic, mutated, undisturbed, unharmed, with_plausible_values
 from harness.daemon import Daemon
 from harness.golden_frames import RECORDED_FRAMES
 from harness.strategies import messages
@@ -67,7 +67,7 @@ def test_damaged_requests_of_real_clients(broker):
     frames = sorted({each.frame for each in RECORDED_FRAMES if each.direction == "request"})
     supported = [frame for frame in frames if int.from_bytes(frame[:2]) in SUPPORTED_APIS]
 
-    with unharmed(broker, growth_mib=48), LatencyProbe(broker):
+    with unharmed(broker, growth_mib=48), undisturbed(broker):
         for frame in random.sample(supported, 60):
             attack(broker, (mutated(framed(frame), random) for _ in range(10)))
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from harness.attack import MIB, LatencyProbe, append, create_topic, open_connections, unharmed
+from harness.attack import MIB, append, create_topic, open_connections, undisturbed, unharmed
 from harness.daemon import Daemon, anonymous_mib, socket_count
 from harness.wire import BlockingWireClient, frame_of
 from ottla.protocol.api.api_versions import ApiVersionsRequest
@@ -49,7 +49,7 @@ def test_two_thousand_idle_connections(broker):
             assert connection.request(ApiVersionsRequest(), 2).error_code == 0
         until(lambda: socket_count(broker) >= CONNECTION_COUNT)
 
-        with LatencyProbe(broker):
+        with undisturbed(broker):
             append(broker, bytes(100_000), times=100)
 
         # At most ten kilobytes each: idle connections have no read buffer.
@@ -66,7 +66,7 @@ def test_large_frame_sizes_without_data(broker):
         open_connections(broker, stack, CONNECTION_COUNT // 2, small)
         until(lambda: socket_count(broker) >= CONNECTION_COUNT)
 
-        with LatencyProbe(broker):
+        with undisturbed(broker):
             append(broker, bytes(50_000), times=50)
 
         assert anonymous_mib(broker) - before < 64
@@ -102,7 +102,7 @@ def test_consumers_that_do_not_read(broker):
     with unharmed(broker, growth_mib=24), ExitStack() as stack:
         before = anonymous_mib(broker)
         unread = open_connections(broker, stack, 100, frame * 5)
-        with LatencyProbe(broker):
+        with undisturbed(broker):
             append(broker, bytes(100_000), times=100, index=1)
 
         # 100 responses of 27 MB are queued, as views of mapped segments: nothing is copied.
@@ -123,7 +123,7 @@ def test_long_polls_of_disconnected_clients(broker):
 
 
 def test_reset_connections(broker):
-    with unharmed(broker, growth_mib=24), LatencyProbe(broker):
+    with unharmed(broker, growth_mib=24), undisturbed(broker):
         for number in range(500):
             with BlockingWireClient(broker) as connection:
                 connection.reset_on_close()
