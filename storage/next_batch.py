@@ -557,7 +557,7 @@ def _certain_offsets_after(
 
 
 def _similar_sizes(size: int) -> dict[int, int]:
-    """Return the sizes of a batch that differ in a few bits of the length field, and in how many."""
+    """Return the sizes of a batch that differ in a few bits of its length, and in how many."""
     length = (size - LOG_OVERHEAD_BYTES) & 0xFFFF_FFFF
     return {
         LOG_OVERHEAD_BYTES + (length ^ sum(bits)): count

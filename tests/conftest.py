@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytest_plugins = ("ottla.testing.pytest_plugin", "pytester")
 
 #: Tests here that start processes kill them, stop them, or depend on wall clocks.
-REAL_TIME_FOLDERS = ("chaos", "crash", "groups")
+REAL_TIME_FOLDERS = ("chaos", "crash", "groups", "hostile")
 
 settings.register_profile(
     "fast",

@@ -55,7 +55,6 @@ def test_announced_sizes_do_not_block_a_bystander(broker):
             assert time.monotonic() - started < 1
 
 
-@pytest.mark.real_time
 def test_partial_requests_that_fill_the_budget_do_not_block_a_bystander(tmp_path):
     limits = ("socket.request.max.bytes=16777216", "queued.max.request.bytes=33554432")
     with Daemon(tmp_path, "--set", limits[0], "--set", limits[1]) as broker:
@@ -74,7 +73,6 @@ def test_partial_requests_that_fill_the_budget_do_not_block_a_bystander(tmp_path
                 assert error_codes(bystander.request(request, 9)) == [0]
 
 
-@pytest.mark.real_time
 def test_requests_that_send_a_few_bytes_at_a_time_do_not_block_a_bystander(tmp_path):
     """They are of the size that has a reserve, almost complete, and never quite silent."""
     limits = ("socket.request.max.bytes=4194304", "queued.max.request.bytes=16777216")

@@ -54,7 +54,6 @@ def broker(tmp_path_factory):
 
 
 @pytest.mark.process
-@pytest.mark.real_time
 def test_large_requests_do_not_hold_up_a_bystander(broker, tmp_path):
     frames = (
         large_fetch(max_wait_ms=0, min_bytes=1),

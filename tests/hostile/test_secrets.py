@@ -178,7 +178,6 @@ async def test_errors_of_the_sdk(broker: SecureBroker) -> None:
     assert shown("".join(traceback.format_exception(raised.value)) + repr(wrong) + tasks) == []
 
 
-@pytest.mark.real_time
 def test_the_dump_of_a_crash(broker: SecureBroker) -> None:
     with BlockingWireClient(broker.addresses["SASL_PLAINTEXT"]) as client:
         client.request(SaslHandshakeRequest(mechanism="PLAIN"), 1)
