@@ -191,7 +191,9 @@ def test_containers_are_confined(name):
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
 
 
-@pytest.mark.parametrize("page", ["Dockerfile", "README.md", "docker-compose*.yml", "docs/**/*.md"])
+@pytest.mark.parametrize(
+    "page", ["Dockerfile", "README.md", "docker-compose*.yml", "docs/**/*.md", "deploy/**/*.*"]
+)
 def test_no_port_is_published_on_all_interfaces(page):
     for path in ROOT.glob(page):
         for published in re.findall(r"(?:-p|--publish)[ =](\S+:\d+)", path.read_text()):

@@ -117,6 +117,9 @@ def test_the_broker_of_the_compose_file_for_tests():
     assert outside.advertised_host == "localhost"
     uid, gid = IMAGE.last("USER").split(":")
     assert services["ottla"]["tmpfs"] == [f"{config.log_dir}:uid={uid},gid={gid}"]
+    assert services["ottla"]["cap_drop"] == ["ALL"]
+    assert services["ottla"]["security_opt"] == ["no-new-privileges:true"]
+    assert services["ottla"]["mem_limit"] == "2g"
     assert services["tests"]["depends_on"] == {"ottla": {"condition": "service_healthy"}}
 
 
