@@ -32,8 +32,9 @@ MEDIUM_BYTES = 1024 * 1024
 #: With a small limit, medium requests are smaller too: several have to fit into the reserve.
 _LIMIT_PER_MEDIUM = 16
 _LIMIT_PER_RESERVE = 4
-#: At the threshold, this share of the reserve is left for medium requests that are read.
-_RESERVE_PER_PARALLEL = 8
+#: At the threshold, this share of the reserve is left for medium requests that are read: of very
+#: many slow ones, so many are aborted at a time.
+_RESERVE_PER_PARALLEL = 2
 CHECK_SECONDS = 0.1
 _MIN_BYTES_PER_CHECK = 8 * 1024
 _MAX_SLOW_CHECKS = 5

@@ -9,6 +9,8 @@ MIB = 1024 * 1024
 LIMIT, MAX_REQUEST = 256 * MIB, 100 * MIB
 #: Of the pool of large requests: the limit, less the reserve and the largest request.
 THRESHOLD = 92 * MIB
+#: So many of the medium requests are read when they have filled the other half of the reserve.
+PARALLEL = 32
 
 
 class Request:
@@ -59,7 +61,7 @@ def test_medium_requests_are_read_while_large_ones_fill_the_budget():
         request.receive(80 * MIB)
     assert [request.is_waiting for request in large] == [False, True, True, True, True]
 
-    medium = [Request(budget, MIB) for _ in range(55)]
+    medium = [Request(budget, MIB) for _ in range(31)]
     for request in medium:
         request.receive(MIB)
 
@@ -122,17 +124,17 @@ def test_a_request_that_takes_long_is_aborted_only_while_others_wait():
     other = Request(budget, MIB)
     other.receive(MIB)
     assert other.is_waiting
-    # The eight oldest are read, each just fast enough, and all the others wait.
+    # The oldest are read, each just fast enough, and all the others wait.
     aborted = []
     while not aborted:
-        for request in steady[8:]:
+        for request in steady[PARALLEL:]:
             request.is_waiting or request.receive(1)
-        for request in steady[:8]:
+        for request in steady[:PARALLEL]:
             request.receive(_MIN_BYTES_PER_CHECK)
         aborted = budget.stalled()
-    assert aborted == [request.charge for request in steady[:8]]
+    assert aborted == [request.charge for request in steady[:PARALLEL]]
     assert steady[0].received < 2 * MIB
-    for request in steady[:8]:
+    for request in steady[:PARALLEL]:
         request.end()
     assert not other.is_waiting
 
