@@ -22,10 +22,10 @@ import hmac
 import logging
 import re
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -40,6 +40,7 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _PUBLIC = ("/health", "/ready", "/login", "/static/")
 # Responses that take as long as somebody looks.
 _STREAMS = re.compile(r"/api/v1/topics/[^/]+/records/(tail|export)")
+_RECORDS = re.compile(r"/api/v1/topics/[^/]+/records")
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -99,7 +100,7 @@ class Access:
 
         try:
             async with asyncio.timeout(None if _STREAMS.fullmatch(scope["path"]) else limit):
-                await self._handle(scope, _bounded(receive, self._config), send_protected)
+                await self._handle(scope, receive, send_protected)
         except _StalledError:
             logger.warning("A client does not read its response: %s %r", method, scope["path"])
         except Exception as error:  # the boundary of a request
@@ -115,10 +116,11 @@ class Access:
         self._check_host(headers)
         self._check_origin(headers)
         path: str = scope["path"]
+        max_bytes = self._max_body_bytes(path)
         length = headers.get("content-length", "0")
-        is_number = length.isdecimal() and len(length) < 20
-        if not is_number or int(length) > self._config.limits.body_bytes:
-            raise Problem(413, f"The body is larger than {self._config.limits.body_bytes} bytes")
+        if not length.isdecimal() or len(length) >= 20 or int(length) > max_bytes:
+            raise _too_large(max_bytes)
+        receive = _bounded(receive, max_bytes)
         session = await self._session_of(headers)
         if session is None:
             if not path.startswith(_PUBLIC):
@@ -136,6 +138,12 @@ class Access:
             current_session.reset(token)
             session.requests -= 1
 
+    def _max_body_bytes(self, path: str) -> int:
+        limits = self._config.limits
+        if path == "/login":
+            return limits.login_bytes
+        return limits.produced_bytes if _RECORDS.fullmatch(path) else limits.body_bytes
+
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
         host = _hostname(f"//{hosts[0]}") if len(hosts) == 1 else None
@@ -148,7 +156,7 @@ class Access:
 
     def _check_origin(self, headers: Headers) -> None:
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers["host"]:
+        if origin is not None and origin.partition("://")[2] != headers["host"]:
             raise Problem(403, "A request of another site")
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not (
             headers.get("sec-fetch-mode") == "navigate"
@@ -189,11 +197,7 @@ def cookie_name(config: ConsoleConfig) -> str:
 
 def session_id_of(headers: Headers, config: ConsoleConfig) -> str | None:
     """Return the session id in the cookie of a request."""
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(cookie_name(config))
-    except CookieError:
-        return None
-    return None if morsel is None else morsel.value
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(config))
 
 
 def _check_csrf(headers: Headers, session: Session) -> None:
@@ -223,16 +227,20 @@ def _basic(credentials: str) -> tuple[str, str]:
     return username, password
 
 
-def _bounded(receive: Receive, config: ConsoleConfig) -> Receive:
+def _too_large(max_bytes: int) -> Problem:
+    return Problem(413, f"The body is larger than {max_bytes} bytes")
+
+
+def _bounded(receive: Receive, max_bytes: int) -> Receive:
     """Return a `receive` that raises Problem when the body is too large."""
-    remaining = config.limits.body_bytes
+    remaining = max_bytes
 
     async def receive_bounded() -> Message:
         nonlocal remaining
         message = await receive()
         remaining -= len(message.get("body", b""))
         if remaining < 0:
-            raise Problem(413, f"The body is larger than {config.limits.body_bytes} bytes")
+            raise _too_large(max_bytes)
         return message
 
     return receive_bounded

@@ -113,6 +113,8 @@ def _where(error: Any) -> dict[str, str]:
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, Problem):  # raised when FastAPI read the body
+        return _respond(request, error.__cause__)
     response = _respond(request, Problem(error.status_code, str(error.detail)))
     response.headers.update(error.headers or {})
     return response

@@ -16,11 +16,6 @@ _MIB = 1024 * 1024
 class Limits:
     """Bounds of what one request may take. Times are in seconds."""
 
-    #: Items of a page of a list.
-    page_items: int = 1000
-    #: Records that one query returns, and that an export does.
-    records: int = 1000
-    export_records: int = 100_000
     #: Records and bytes that one query reads to find them, and its time.
     scanned_records: int = 100_000
     scanned_bytes: int = 64 * _MIB
@@ -28,9 +23,10 @@ class Limits:
     export_seconds: float = 120.0
     #: Bytes of a key, value or header in a response; an export has them in full.
     field_bytes: int = 64 * 1024
-    #: The body of a request, and the records in it.
-    body_bytes: int = 16 * _MIB
-    produced_records: int = 10_000
+    #: The body of a request that produces records, of a login, and of any other request.
+    produced_bytes: int = 16 * _MIB
+    login_bytes: int = 16 * 1024
+    body_bytes: int = _MIB
     #: The head of a request.
     head_seconds: float = 15.0
     #: Any request but a tail or an export; of those, until a client takes a part of the response.

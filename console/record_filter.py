@@ -92,14 +92,17 @@ class Regex:
     is_selective = True
 
     def __init__(self, pattern: str, field: FilterField, seconds: float) -> None:
-        try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise Problem(422, f"Invalid regular expression: {error}") from None
         self._pattern, self._field = pattern, field
         self._seconds = self._remaining = seconds
         self._ended = time.monotonic()
         self._process: asyncio.subprocess.Process | None = None
+
+    async def check(self) -> None:
+        """Raise Problem if it is invalid; in a thread, because compiling it can take a second."""
+        try:
+            await asyncio.to_thread(re.compile, self._pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise Problem(422, f"Invalid regular expression: {error}") from None
 
     async def select(self, records: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
         """Return the records that match. Raises Problem when the time is up."""
@@ -152,7 +155,7 @@ class Regex:
         await process.wait()
 
 
-def filter_of(
+async def filter_of(
     text: str | None, kind: FilterKind, field: FilterField, regex_seconds: float
 ) -> RecordFilter:
     """Return the filter of a query. Raises Problem."""
@@ -161,11 +164,21 @@ def filter_of(
     if len(text) > MAX_FILTER_CHARACTERS:
         raise Problem(422, f"The filter is longer than {MAX_FILTER_CHARACTERS} characters")
     if kind == "regex":
-        return Regex(text, field, regex_seconds)
+        regex = Regex(text, field, regex_seconds)
+        await regex.check()
+        return regex
     if kind == "json":
         return Matching(json_condition(text, field))
-    wanted = text.casefold().encode()
-    return Matching(lambda one: any(wanted in part.lower() for part in _parts(one, field)))
+    return Matching(_contains(text.casefold(), field))
+
+
+def _contains(wanted: str, field: FilterField) -> Callable[[ConsumerRecord], bool]:
+    if wanted.isascii():  # several times as fast
+        data = wanted.encode()
+        return lambda one: any(data in part.lower() for part in _parts(one, field))
+    return lambda one: any(
+        wanted in part.decode(errors="replace").casefold() for part in _parts(one, field)
+    )
 
 
 def json_condition(text: str, field: FilterField) -> Callable[[ConsumerRecord], bool]:

@@ -84,12 +84,11 @@ class Sessions:
         """Return the id of a new session of someone who knows the token. Raises Problem."""
         if self.shared is None or not self.accepts(token):
             await self.reject("Wrong token")
-        return await self._add(secrets.token_urlsafe(32), Session(self.shared.client))
+        return await self._add(Session(self.shared.client))
 
     async def open_with_credentials(self, username: str, password: str) -> str:
         """Return the id of a new session of a user of the cluster. Raises Problem."""
-        session = await self._authenticated(username, password)
-        return await self._add(secrets.token_urlsafe(32), session)
+        return await self._add(await self._authenticated(username, password))
 
     async def of_credentials(self, username: str, password: str) -> Session:
         """Return the session that requests with these credentials share. Raises Problem."""
@@ -97,8 +96,12 @@ class Sessions:
         session_id = "basic-" + hmac.new(self._secret, text, hashlib.sha256).hexdigest()
         session = self.find(session_id)
         if session is None:
-            session = await self._authenticated(username, password)
-            await self._add(session_id, session)
+            made = await self._authenticated(username, password)
+            await self._make_room()
+            # Another request may have been faster.
+            session = self._by_id.setdefault(session_id, made)
+            if session is not made:
+                await made.client.close()
         return session
 
     async def _authenticated(self, username: str, password: str) -> Session:
@@ -124,7 +127,13 @@ class Sessions:
     def _shared_client(self) -> ClusterClient | None:
         return None if self.shared is None else self.shared.client
 
-    async def _add(self, session_id: str, session: Session) -> str:
+    async def _add(self, session: Session) -> str:
+        await self._make_room()
+        session_id = secrets.token_urlsafe(32)
+        self._by_id[session_id] = session
+        return session_id
+
+    async def _make_room(self) -> None:
         await self._expire()
         idle = (one for one in self._by_id.items() if not one[1].requests)
         if len(self._by_id) >= self._config.limits.sessions:
@@ -132,8 +141,6 @@ class Sessions:
             if oldest is None:
                 raise Problem(429, "Too many sessions; try again later")
             await self.end(oldest[0])
-        self._by_id[session_id] = session
-        return session_id
 
     def _is_expired(self, session: Session) -> bool:
         limit = time.monotonic() - self._config.limits.session_seconds

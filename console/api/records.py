@@ -43,7 +43,8 @@ router = APIRouter(tags=["records"])
 
 # An event without data keeps proxies from closing a quiet stream.
 _KEEP_ALIVE = ": no new records\n\n"
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# Some spreadsheets take the wide forms for the same characters.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 _CSV_COLUMNS = ("partition", "offset", "time", "key", "value", "headers")
 
@@ -108,9 +109,9 @@ class Selection:
             isolation=self.isolation,
         )
 
-    def filter_of(self, client: ClusterClient) -> RecordFilter:
+    async def filter_of(self, client: ClusterClient) -> RecordFilter:
         """Return the filter, which the caller closes. Raises Problem."""
-        return filter_of(*self._filter, client.config.limits.regex_seconds)
+        return await filter_of(*self._filter, client.config.limits.regex_seconds)
 
 
 SelectionDep = Annotated[Selection, Depends()]
@@ -140,7 +141,7 @@ async def browse_records(
     query may; `stop` says which, and `cursor` continues it. With a filter, the newest records are
     searched for among the last 10,000.
     """
-    selected = selection.filter_of(client)
+    selected = await selection.filter_of(client)
     try:
         found = await reader.page(selection.query(limit, cursor), selected)
     finally:
@@ -169,7 +170,7 @@ async def tail_records(
     """
     tails = request.app.state.tails
     await client.admin.describe_topics(selection.topic)
-    selected = selection.filter_of(client)
+    selected = await selection.filter_of(client)
 
     async def events() -> AsyncGenerator[str, None]:
         if tails.locked():
@@ -223,7 +224,7 @@ async def export_records(
     apostrophe precedes what a spreadsheet would take for a formula.
     """
     await client.admin.describe_topics(selection.topic)
-    selected = selection.filter_of(client)
+    selected = await selection.filter_of(client)
 
     async def lines() -> AsyncGenerator[str, None]:
         head = _csv([_CSV_COLUMNS]) if format == "csv" else ""

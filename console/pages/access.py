@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, urlsplit
+import re
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -70,6 +71,6 @@ def _form(request: Request, target: str, error: str = "", status: int = 200) -> 
 
 def _local(target: str) -> str:
     """Return where to go after the login: a path of this console only."""
-    parts = urlsplit(target)
-    is_local = target.startswith("/") and not parts.netloc and "\\" not in target
-    return target if is_local and not any(ord(one) < 0x20 for one in target) else "/"
+    # Browsers take "//" and more slashes, or backslashes, for the beginning of a host.
+    is_local = re.fullmatch(r"/(?![/\\])[^\\\x00-\x1f]*", target)
+    return target if is_local else "/"

@@ -58,7 +58,7 @@ async def show_records(
         number = int(partition) if partition and int(partition) <= INT32_MAX else None
         where = position if start in ("offset", "time") and position else start
         selection = Selection(topic, number, where, filter, filter_kind, filter_field, isolation)
-        selected = selection.filter_of(client)
+        selected = await selection.filter_of(client)
         try:
             found = await reader.page(selection.query(limit, cursor), selected)
         finally:

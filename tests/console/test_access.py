@@ -1,5 +1,6 @@
 """Who may send which request."""
 
+import asyncio
 import base64
 import http.client
 
@@ -11,6 +12,7 @@ from harness.secure_kafka import PASSWORD, USER
 from ottla.console.app import openapi
 from ottla.console.config import ConsoleConfig
 from ottla.console.reference import operations
+from ottla.console.sessions import Sessions
 
 TOKEN = "a-token-of-tests-0123"
 
@@ -49,6 +51,7 @@ def test_requests_of_other_sites_are_rejected(console, broker):
     for headers in (
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[evil"},
         {"origin": f"http://localhost:{console.port}"},  # not the name that was asked for
         {"sec_fetch_site": "cross-site", "sec_fetch_mode": "no-cors"},
         {"sec_fetch_site": "same-site"},
@@ -103,6 +106,15 @@ def test_a_token_is_required(broker):
         )
 
 
+async def count_sessions(bootstrap, requests):
+    """Return how many sessions concurrent requests with the same credentials open."""
+    sessions = Sessions(ConsoleConfig(bootstrap=bootstrap, login_mechanism="SCRAM-SHA-256"))
+    logins = (sessions.of_credentials(USER, PASSWORD) for _ in range(requests))
+    opened = await asyncio.gather(*logins)
+    await sessions.close()
+    return len(set(map(id, opened)))
+
+
 def basic(user, password):
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -126,6 +138,7 @@ def test_users_log_in_with_their_credentials_of_the_cluster(tmp_path):
                 assert answer.json["brokers_alive"] == 1
             malformed = console.request("GET", "/api/v1/cluster", authorization="Basic %%%")
             assert malformed.status == 401
+        assert asyncio.run(count_sessions(address, 4)) == 1
 
 
 @pytest.mark.parametrize(

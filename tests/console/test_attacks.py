@@ -3,14 +3,16 @@
 import http.client
 import json
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -92,16 +94,21 @@ def status_of_stream(console, path):
     return status
 
 
-def log_in(console, token, cookie=""):
-    """Log in as a browser does; return the status and the session cookie."""
-    answer = console.request(
+def submit_login(console, token, target="/", cookie=""):
+    """Log in as a browser does."""
+    return console.request(
         "POST",
         "/login",
-        f"token={token}".encode(),
+        urlencode({"token": token, "next": target}).encode(),
         content_type="application/x-www-form-urlencoded",
         origin=console.address,
         cookie=cookie,
     )
+
+
+def log_in(console, token, cookie=""):
+    """Log in; return the status and the session cookie."""
+    answer = submit_login(console, token, cookie=cookie)
     return answer.status, (answer.headers["set-cookie"] or "").partition(";")[0]
 
 
@@ -115,8 +122,34 @@ def test_sessions_are_new_and_end(hurried):
     _, second = log_in(hurried, TOKEN, first)
     assert second != first
     assert (status(first), status(second)) == (303, 200)
+    # Other programs on this host have cookies, too.
+    assert status(f'other={{"a": "b"}}; a b; {second}; [c]=d') == 200
     time.sleep(LIMITS["session_seconds"] + 0.2)
     assert status(second) == 303
+
+
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [
+        ("/topics?search=a&page=2", "/topics?search=a&page=2"),
+        ("//evil.example", "/"),
+        ("///evil.example", "/"),
+        ("////evil.example/a", "/"),
+        ("/\\evil.example", "/"),
+        ("\\\\evil.example", "/"),
+        ("/\t/evil.example", "/"),
+        ("/a\r\nX-Injected: 1", "/"),
+        ("https:evil.example", "/"),
+        ("https://evil.example", "/"),
+        ("javascript:alert(1)", "/"),
+        ("", "/"),
+    ],
+)
+def test_a_login_leads_to_a_page_of_the_console(hurried, target, location):
+    headers = submit_login(hurried, TOKEN, target).headers
+    assert headers["location"] == location
+    assert "x-injected" not in headers
+    assert re.search("HttpOnly; Path=/; SameSite=strict$", headers["set-cookie"])
 
 
 def test_guesses_of_a_token_are_slow(hurried):
@@ -214,6 +247,35 @@ def test_a_length_that_is_none(console):
         connection.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "max_bytes"),
+    [("/login", 16 * 1024), ("/api/v1/acls", 2**20), ("/api/v1/topics/t/records", 2**24)],
+)
+def test_bodies_are_bounded(console, path, max_bytes):
+    """A gigabyte is not read, whether its length is announced or not."""
+    connection = http.client.HTTPConnection("127.0.0.1", console.port, timeout=10)
+    connection.putrequest("POST", path)
+    connection.putheader("Content-Length", str(2**30))
+    connection.endheaders()
+    with connection.getresponse() as response:
+        assert response.status == 413
+    connection.close()
+
+    chunk = b"10000\r\n" + b"[" * 2**16 + b"\r\n"
+    sent = 0
+    with ExitStack() as stack:
+        head = "POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection = connected(stack, console, head.replace("{path}", path))
+        with suppress(ConnectionError):
+            while not select.select([connection], [], [], 0)[0]:
+                connection.sendall(chunk)
+                sent += 2**16
+                assert sent < 2**30
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+    # The rest was in buffers of the kernel.
+    assert sent < max_bytes + 16 * 2**20
+
+
 def test_nested_json_is_not_indented_into_megabytes():
     shown = show(b"[" * 900 + b"]" * 900, 4096)
     assert shown.kind == "text"
@@ -234,11 +296,12 @@ def test_a_page_shows_a_part_of_large_records(console, broker, topic):
 
 def test_an_exported_cell_is_no_formula(console, broker, topic):
     cells = ['=HYPERLINK("http://evil.example")', "+1+1", "-2.5", "@SUM(A1)", "\ttab", "tea"]
+    cells += ["\uff1d1+1", "\n=1+1"]
     broker.produce(topic, *cells, partition=0)
     text = console.request(
         "GET", f"/api/v1/topics/{topic}/records/export?start=start&format=csv"
     ).text
-    for cell in ("'+1+1", "-2.5", "'@SUM(A1)", "'\ttab", "tea"):
+    for cell in ("'+1+1", "-2.5", "'@SUM(A1)", "'\ttab", "tea", "'\uff1d1+1", '"\'\n=1+1"'):
         assert f",{cell}," in text
     assert "'=HYPERLINK" in text
 
