@@ -3,17 +3,20 @@
 A page reads forward from a position in each partition, until it has enough records that match, has
 reached the ends that the partitions had when it began, or has used up its time, bytes or records.
 Its cursor says where the next page begins. The newest records are found by reading the last offsets
-of each partition.
+of each partition; their cursor, which begins with "-", says where older ones end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Literal
 
 from ottla.client import ConsumerRecord, TopicPartition
@@ -25,8 +28,10 @@ from .record_filter import RecordFilter
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-_CURSOR = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")
-_MAX_CURSOR_CHARACTERS = 400_000
+_CURSOR = re.compile(r"-?[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19})*")
+#: What fits a URL: a topic of more than some thousand partitions has no next page.
+MAX_CURSOR_CHARACTERS = 60_000
+_OLDER = "-"
 _MAX_OFFSET = 2**63 - 1
 _MAX_MILLISECONDS = 2**62
 #: What ended a query.
@@ -78,6 +83,13 @@ class Query:
     limit: int = 50
     isolation: Isolation = "read_uncommitted"
 
+    @property
+    def is_backward(self) -> bool:
+        """Whether it reads the newest records, or those before them."""
+        if self.cursor is not None:
+            return self.cursor.startswith(_OLDER)
+        return self.start.kind == "newest"
+
 
 @dataclass(slots=True)
 class Found:
@@ -102,16 +114,14 @@ class Reader:
         """Return a page of records. Raises Problem."""
         found = Found()
         async with self._slot():
-            ranges = await self._ranges(query, record_filter)
-            if query.start.kind == "newest" and query.cursor is None:
+            ranges, starts = await self._ranges(query, record_filter)
+            if query.is_backward:
                 await self._read(query, ranges, record_filter, found, self._limits.scanned_records)
-                found.records.sort(key=lambda one: (one.timestamp, one.partition, one.offset))
-                if len(found.records) > query.limit:
-                    found.stop = "limit"
-                found.records = found.records[-query.limit :]
-                found.cursor = None
+                _keep_newest(found, query.limit, ranges, starts)
             else:
                 await self._read(query, ranges, record_filter, found, query.limit)
+        if found.cursor is not None and len(found.cursor) > MAX_CURSOR_CHARACTERS:
+            found.cursor = None
         return found
 
     async def _read(
@@ -149,7 +159,7 @@ class Reader:
             found.stop = "time"
         remaining = {tp: at for tp, at in next_offsets.items() if at < ranges[tp][1]}
         if remaining:
-            found.cursor = ",".join(f"{tp.partition}:{at}" for tp, at in sorted(remaining.items()))
+            found.cursor = _cursor(remaining)
         elif found.stop != "limit" or len(found.records) <= limit:
             found.stop = "end"
 
@@ -187,7 +197,7 @@ class Reader:
     ) -> AsyncGenerator[list[ConsumerRecord], None]:
         """Yield lists of records, up to the limits of exports."""
         async with self._slot():
-            ranges = await self._ranges(query, record_filter)
+            ranges, _ = await self._ranges(query, record_filter)
             remaining = query.limit
             async with (
                 self._client.consumer(query.isolation) as consumer,
@@ -240,8 +250,8 @@ class Reader:
 
     async def _ranges(
         self, query: Query, record_filter: RecordFilter
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets to read in each partition; none without a leader."""
+    ) -> tuple[dict[TopicPartition, tuple[int, int]], dict[TopicPartition, int]]:
+        """Return the offsets to read in each partition, and its first; none without a leader."""
         tps = await self._partitions(query)
         available = {
             tp: (start, end)
@@ -250,6 +260,9 @@ class Reader:
         }
         if not available:
             raise Problem(503, f"No partition of topic {query.topic!r} has a leader")
+        firsts = {tp: start for tp, (start, _) in available.items()}
+        if query.is_backward:
+            return self._backward_ranges(query, record_filter, available), firsts
         if query.cursor is not None:
             starts = _parse_cursor(query.cursor, query.topic)
         elif query.start.kind == "offset":
@@ -261,25 +274,77 @@ class Reader:
                 tp: available[tp][1] if found is None else found.offset
                 for tp, found in by_time.items()
             }
-        elif query.start.kind == "start":
-            starts = {tp: start for tp, (start, _) in available.items()}
         else:
-            # A filter may match few of the last records.
-            is_filtered = record_filter.is_selective
-            each = self._limits.scanned_records // 10 // len(available)
-            count = max(query.limit, each) if is_filtered else query.limit
-            starts = {tp: end - count for tp, (_, end) in available.items()}
-        return {
+            starts = firsts
+        ranges = {
             tp: (min(max(starts[tp], start), end), end)
             for tp, (start, end) in available.items()
             if tp in starts
         }
+        return ranges, firsts
+
+    def _backward_ranges(
+        self,
+        query: Query,
+        record_filter: RecordFilter,
+        available: Mapping[TopicPartition, tuple[int, int]],
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the last offsets of each partition, or those before a cursor."""
+        ends = {tp: end for tp, (_, end) in available.items()}
+        if query.cursor is not None:
+            ends = _parse_cursor(query.cursor, query.topic)
+        # A filter may match few of the last records.
+        each = self._limits.scanned_records // 10 // len(available)
+        count = max(query.limit, each) if record_filter.is_selective else query.limit
+        ranges = {}
+        for tp, (start, end) in available.items():
+            if tp in ends:
+                before = min(max(ends[tp], start), end)
+                ranges[tp] = (max(before - count, start), before)
+        return ranges
+
+
+def _keep_newest(
+    found: Found,
+    limit: int,
+    ranges: Mapping[TopicPartition, tuple[int, int]],
+    firsts: Mapping[TopicPartition, int],
+) -> None:
+    """Keep the newest records; the cursor then says where older ones end.
+
+    Of each partition the last ones are kept, also if their timestamps are not in order.
+    """
+    by_partition: dict[TopicPartition, list[ConsumerRecord]] = {tp: [] for tp in ranges}
+    for one in found.records:
+        by_partition[TopicPartition(one.topic, one.partition)].append(one)
+    newest_first = heapq.merge(
+        *(reversed(some) for some in by_partition.values()),
+        key=lambda one: (-one.timestamp, -one.partition),
+    )
+    kept = list(islice(newest_first, limit))
+    is_complete = found.stop == "end"
+    if len(kept) < len(found.records):
+        found.stop = "limit"
+    found.records = kept[::-1]
+    found.cursor = None
+    if is_complete:
+        counts = Counter(one.partition for one in kept)
+        ends = {}
+        for tp, some in by_partition.items():
+            dropped = some[: len(some) - counts[tp.partition]]
+            ends[tp] = dropped[-1].offset + 1 if dropped else ranges[tp][0]
+        older = {tp: end for tp, end in ends.items() if end > firsts[tp]}
+        found.cursor = f"{_OLDER}{_cursor(older)}" if older else None
+
+
+def _cursor(offsets: Mapping[TopicPartition, int]) -> str:
+    return ",".join(f"{tp.partition}:{at}" for tp, at in sorted(offsets.items()))
 
 
 def _parse_cursor(text: str, topic: str) -> dict[TopicPartition, int]:
-    if len(text) > _MAX_CURSOR_CHARACTERS or not _CURSOR.fullmatch(text):
+    if len(text) > MAX_CURSOR_CHARACTERS or not _CURSOR.fullmatch(text):
         raise Problem(422, "Invalid cursor: use the one of the page before")
-    pairs = (pair.split(":") for pair in text.split(","))
+    pairs = (pair.split(":") for pair in text.removeprefix(_OLDER).split(","))
     return {
         TopicPartition(topic, int(partition)): min(int(offset), _MAX_OFFSET)
         for partition, offset in pairs

@@ -343,7 +343,7 @@ class Records(Model):
     """A page of records."""
 
     items: list[Record]
-    #: Pass it to read on; null at the end, and for the newest records.
+    #: Pass it to read on, or to older records; null at the end.
     cursor: str | None
     #: What ended the query: limit, end, time, bytes or records.
     stop: str

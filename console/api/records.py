@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from ottla.client import TopicPartition
 
-from ..browse import Isolation, Reader, Start
+from ..browse import MAX_CURSOR_CHARACTERS, Isolation, Reader, Start
 from ..browse import Query as RecordQuery
 from ..cluster_client import ClusterClient
 from ..models import (
@@ -132,14 +132,15 @@ async def browse_records(
     selection: SelectionDep,
     limit: Annotated[int, Query(ge=1, le=1000, description="Records to return.")] = 50,
     cursor: Annotated[
-        str | None, Query(max_length=400_000, description="`cursor` of the page before.")
+        str | None,
+        Query(max_length=MAX_CURSOR_CHARACTERS, description="`cursor` of the page before."),
     ] = None,
 ) -> Records:
     """Return a page of records: the newest ones, or those from a position on.
 
     A query ends when it has enough records, is at the end of the log, or has read as much as one
-    query may; `stop` says which, and `cursor` continues it. With a filter, the newest records are
-    searched for among the last 10,000.
+    query may; `stop` says which, and `cursor` continues it: the newest records with older ones.
+    With a filter, these are searched for 10,000 at a time.
     """
     selected = await selection.filter_of(client)
     try:

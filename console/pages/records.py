@@ -85,6 +85,8 @@ async def show_records(
             "view": view,
         },
         found=found,
+        is_backward=start == "newest",
+        cursor=cursor,
         rows=_rows(found.records, view),
         is_single=len(found.records) == 1,
         placeholders=_PLACEHOLDERS,

@@ -244,6 +244,11 @@ def test_the_message_browser(chromium, furnished):
         page.get_by_role("link", name="Next").click()
         page.wait_for_url("**cursor=*")
         assert page.locator("#records > tr").count() == 12
+        page.goto("/topics/orders/records?limit=30")
+        page.get_by_role("link", name="Older").click()
+        page.wait_for_url("**cursor=*")
+        assert page.locator("#records > tr").count() == 12
+        page.get_by_role("link", name="Newest").click()
         page.goto("/topics/orders/records?limit=2")
         page.get_by_label("Show as").select_option("hex")
         page.wait_for_url("**view=hex*")

@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from ottla.client import ProducerRecord
+
 HOSTILE = b"<script>alert(1)</script>\x1b[31m\x00\xff\xfe"
 
 
@@ -35,6 +37,28 @@ def test_pages_cover_every_record_once(console, broker, topic):
     assert sorted(found) == sorted([f"v{n}" for n in range(25)] + [f"w{n}" for n in range(5)])
     assert pages == 5
     assert page["stop"] == "end"
+
+
+def test_older_records_follow_the_newest(console, broker, topic):
+    now = int(time.time() * 1000)
+    for number in range(12):
+        # The times of the first partition are not in order.
+        for name, partition, timestamp in (("a", 0, now - number), ("b", 1, now + number)):
+            value = f"{name}{number}".encode()
+            broker.produce(topic, ProducerRecord(value, partition=partition, timestamp=timestamp))
+
+    for options in ({"limit": 5}, {"limit": 5, "filter": "1"}):
+        found, cursor, pages = [], None, 0
+        while cursor is not None or not pages:
+            page = browse(console, topic, **options, **({"cursor": cursor} if cursor else {}))
+            found = values(page) + found
+            cursor, pages = page["cursor"], pages + 1
+        # Each once, in the order of its partition.
+        assert len(found) == len(set(found))
+        for name in "ab":
+            wanted = [f"{name}{n}" for n in range(12) if "filter" not in options or "1" in str(n)]
+            assert [one for one in found if one.startswith(name)] == wanted
+    assert values(browse(console, topic, limit=3)) == ["b9", "b10", "b11"]
 
 
 def test_where_a_query_starts(console, broker, topic):
