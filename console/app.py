@@ -115,6 +115,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, Problem):  # raised when FastAPI read the body
         return _respond(request, error.__cause__)
-    response = _respond(request, Problem(error.status_code, str(error.detail)))
+    detail = f"There is no {request.url.path}" if error.status_code == 404 else str(error.detail)
+    response = _respond(request, Problem(error.status_code, detail))
     response.headers.update(error.headers or {})
     return response

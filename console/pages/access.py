@@ -38,7 +38,8 @@ async def log_in(request: Request) -> Response:
         else:
             session_id = await sessions.open_with_token(values.get("token", ""))
     except Problem as problem:
-        return _form(request, target, problem.detail, problem.status)
+        username = values.get("username", "")
+        return _form(request, target, username, problem.detail, problem.status)
     # A login replaces the session that the browser had, if any.
     await sessions.end(session_id_of(request.headers, config))
     response = RedirectResponse(target, 303)
@@ -62,10 +63,17 @@ async def log_out(request: Request) -> Response:
     return response
 
 
-def _form(request: Request, target: str, error: str = "", status: int = 200) -> Response:
-    mechanism = request.app.state.config.login_mechanism
+def _form(
+    request: Request, target: str, username: str = "", error: str = "", status: int = 200
+) -> Response:
     return render(
-        request, "login.html", status=status, next=target, error=error, mechanism=mechanism
+        request,
+        "login.html",
+        status=status,
+        next=target,
+        username=username,
+        error=error,
+        mechanism=request.app.state.config.login_mechanism,
     )
 
 

@@ -50,14 +50,22 @@ async def show_broker(request: Request, client: ClientDep, broker: int) -> Respo
     if found is None:
         raise Problem(404, f"There is no broker {broker}")
     configs = []
+    reason = "A broker that is down does not tell its configs."
     if found.is_alive:
-        configs = entries_of((await client.admin.describe_broker_configs(broker))[broker].values())
+        try:
+            described = await client.admin.describe_broker_configs(broker)
+            configs = entries_of(described[broker].values())
+        except KafkaError as error:
+            if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+                raise
+            reason = f"Not shown: {error.detail or error.code.message}."
     return render(
         request,
         "broker.html",
         section="overview",
         broker=found,
         configs=configs,
+        reason=reason,
         api=f"/api/v1/brokers/{broker}/configs",
     )
 

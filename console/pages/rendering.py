@@ -31,6 +31,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "by_topic": units.by_topic,
         "bytes": units.size,
         "clock": lambda time: "–" if time is None else time.replace("T", " ").removesuffix("Z"),
         "duration": units.duration,

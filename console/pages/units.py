@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Protocol
+
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 # How Kafka's configs say that there is no limit.
@@ -14,6 +18,30 @@ QUOTAS = {
     "controller_mutation_rate": "Partitions changed per second",
     "connection_creation_rate": "Connections per second, of an address",
 }
+
+
+class _TopicPartition(Protocol):
+    topic: str
+    partition: int
+
+
+def by_topic(tps: Iterable[_TopicPartition]) -> list[tuple[str, str]]:
+    """Return topics, each with its partitions as ranges: 0–5, 8."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for tp in tps:
+        found[tp.topic].append(tp.partition)
+    return [(topic, ranges(found[topic])) for topic in sorted(found)]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers with those that follow each other as ranges."""
+    runs: list[list[int]] = []
+    for one in sorted(numbers):
+        if runs and one == runs[-1][-1] + 1:
+            runs[-1][1:] = [one]
+        else:
+            runs.append([one])
+    return ", ".join("–".join(map(str, run)) for run in runs)
 
 
 def number(value: float | None) -> str:

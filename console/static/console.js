@@ -5,6 +5,8 @@
 const LIVE_SECONDS = 2;
 const TAIL_ROWS = 300;
 const IMPORT_RECORDS = 500;
+const IMPORT_CHARACTERS = 4 * 1024 * 1024;
+const EXPORT_RECORDS = 100000;
 const COLOURED_CHARACTERS = 64 * 1024;
 const PREVIEW_CHARACTERS = 400;
 const SHOWN_HEADERS = 20;
@@ -177,6 +179,7 @@ async function resetOffsets(form, isDryRun) {
   const { method, url } = urlOf(form, body);
   const answer = await call(method, url, { ...body, dry_run: isDryRun });
   if (!isDryRun) return location.reload();
+  if (!answer.items.length) throw new Error("Nothing to reset: the group has no committed offsets. Name topics.");
   const table = element("table");
   const head = table.createTHead().insertRow();
   for (const name of ["Partition", "Before", "After"]) head.append(element("th", "", name));
@@ -196,17 +199,36 @@ async function resetOffsets(form, isDryRun) {
 async function importFile(form) {
   const keepsPartitions = form.querySelector("#i-partition").checked;
   const text = await form.querySelector("#i-file").files[0].text();
-  const records = text.split("\n").filter((line) => line.trim()).map((line) => {
-    const record = JSON.parse(line);
-    if (!keepsPartitions) delete record.partition;
-    return record;
-  });
+  const batches = batchesOf(text.split("\n"), keepsPartitions);
   const { method, url } = urlOf(form);
-  for (let first = 0; first < records.length; first += IMPORT_RECORDS) {
-    await call(method, url, { records: records.slice(first, first + IMPORT_RECORDS) });
-    announce(`Imported ${Math.min(first + IMPORT_RECORDS, records.length)} of ${records.length} records`);
+  let imported = 0;
+  for (const records of batches) {
+    await call(method, url, { records }).catch((error) => {
+      throw new Error(imported ? `${error.message}; ${grouped(imported)} records before it were imported` : error.message);
+    });
+    imported += records.length;
+    announce(`Imported ${grouped(imported)} records`);
   }
   location.reload();
+}
+
+// Records of JSON lines, as many at a time as a request may have.
+function batchesOf(text, keepsPartitions) {
+  const batches = [];
+  let room = 0;
+  text.forEach((line, number) => {
+    if (!line.trim()) return;
+    let record;
+    try { record = JSON.parse(line); } catch (error) { throw new Error(`Line ${number + 1}: ${error.message}`); }
+    if (!keepsPartitions) delete record.partition;
+    room -= line.length;
+    if (room < 0 || batches.at(-1).length === IMPORT_RECORDS) {
+      batches.push([]);
+      room = IMPORT_CHARACTERS - line.length;
+    }
+    batches.at(-1).push(record);
+  });
+  return batches;
 }
 
 // Dialogs.
@@ -591,7 +613,7 @@ function wireExport(link) {
     }
     const start = fields.get("start");
     wanted.set("start", ["offset", "time"].includes(start) ? fields.get("position") : start);
-    if (start !== "newest") wanted.delete("limit");
+    if (start !== "newest") wanted.set("limit", EXPORT_RECORDS);
     link.href = `${link.dataset.export}?${wanted}`;
   });
 }
@@ -649,6 +671,9 @@ document.addEventListener("keydown", (event) => {
   }
   prefix = event.key === "g" && prefix !== "g" ? "g" : "";
 });
+
+// On a narrow screen the navigation is wider.
+document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 all("form[data-api]").forEach(wireForm);
 all("figure[data-live]").forEach(wireLags);
