@@ -1,11 +1,11 @@
-"""The console with a cluster of 10,000 partitions, and what it costs the broker.
+"""The console with a cluster of 10,000 partitions: what it and a scrape of metrics cost the broker.
 
     python bench/console.py [--topics 1000] [--partitions 10] [--browsers 10] [--seconds 20]
 
 First byte: each page, three times; PAUSE between them lets what the console keeps expire. Load: a
 producer writes single records with acks=all for SECONDS, with no console in use and with BROWSERS
 open, in turns; a browser here loads a page and then asks for what the page's script does, every two
-seconds.
+seconds. Scrapes: the median of ten, and the CPU time of the broker for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
+from metrics import cpu_seconds
 from ottla.client import Admin, Producer
 from servers import Ottla, free_port
 
@@ -46,6 +48,7 @@ OPEN = (
 LIVE_SECONDS = 2.0
 WRITES_PER_SECOND = 200
 ROUNDS = 3
+SCRAPES = 10
 
 
 async def first_byte(port: int, path: str) -> float:
@@ -142,18 +145,40 @@ async def fill(bootstrap: str, topics: int, partitions: int) -> None:
         await admin.alter_group_offsets(GROUP, dict.fromkeys(described.topic_partitions, 0))
 
 
+def scrape(address: str) -> tuple[float, int]:
+    """Return the milliseconds that a scrape takes, and its bytes."""
+    began = time.perf_counter()
+    with urlopen(f"http://{address}/metrics", timeout=60) as response:
+        size = len(response.read())
+    return (time.perf_counter() - began) * 1000, size
+
+
+def measure_scrapes(broker: Ottla, address: str) -> None:
+    """Print what scrapes of metrics cost."""
+    scrape(address)
+    before = cpu_seconds(broker.pid)
+    times, sizes = zip(*(scrape(address) for _ in range(SCRAPES)), strict=True)
+    cpu = (cpu_seconds(broker.pid) - before) * 1000 / SCRAPES
+    took, size = statistics.median(times), sizes[0] / 1e6
+    print(
+        f"\na scrape: {took:.0f} ms, of which {cpu:.0f} ms of CPU time; {size:.1f} MB", flush=True
+    )
+
+
 def percentiles(values: list[float]) -> str:
     """Return percentiles as text."""
     cuts = statistics.quantiles(values, n=1000)
     return f"p50 {cuts[499]:7.2f}  p99 {cuts[989]:7.2f}  p99.9 {cuts[998]:7.2f} ms"
 
 
-async def run(bootstrap: str, options: argparse.Namespace) -> None:
+async def run(broker: Ottla, metrics: str, options: argparse.Namespace) -> None:
     """Measure, and print."""
+    bootstrap = broker.address
     began = time.perf_counter()
     await fill(bootstrap, options.topics, options.partitions)
     total = options.topics * options.partitions
     print(f"{total:,} partitions, created in {time.perf_counter() - began:.0f} s")
+    measure_scrapes(broker, metrics)
     with console(bootstrap) as port:
         await asyncio.sleep(options.pause)
         passes = []
@@ -188,10 +213,11 @@ def main() -> None:
     if options.browse:
         asyncio.run(browse_all(options.browse, options.browsers))
     with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
-        broker = Ottla(Path(folder))
+        metrics = f"127.0.0.1:{free_port()}"
+        broker = Ottla(Path(folder), "--metrics", metrics)
         broker.start()
         try:
-            asyncio.run(run(broker.address, options))
+            asyncio.run(run(broker, metrics, options))
         finally:
             broker.stop()
 

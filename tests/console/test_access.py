@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import http.client
+import re
+from urllib.parse import urlencode
 
 import pytest
 
@@ -139,6 +141,81 @@ def test_users_log_in_with_their_credentials_of_the_cluster(tmp_path):
             malformed = console.request("GET", "/api/v1/cluster", authorization="Basic %%%")
             assert malformed.status == 401
         assert asyncio.run(count_sessions(address, 4)) == 1
+
+
+def test_users_have_their_own_rights_only(tmp_path):
+    rights = {"authorizer.class.name": "acl", "super.users": f"User:{USER}"}
+    with (
+        SecureBroker(tmp_path / "broker", rights) as broker,
+        Console(broker.addresses["SASL_PLAINTEXT"], "--login", "PLAIN") as console,
+    ):
+        alice = {"authorization": basic(USER, PASSWORD)}
+        bob = {"authorization": basic("bob", "bob-secret")}
+
+        def status(method, path, body=None, **headers):
+            return console.request(method, path, body, **headers).status
+
+        assert status("POST", "/api/v1/topics", {"name": "secret"}, **alice) == 201
+        records = "/api/v1/topics/secret/records"
+        record = {"records": [{"value": "of alice"}]}
+        assert status("POST", records, record, **alice) == 201
+        # What alice has just read is not kept for bob, whether he comes by the API or a page.
+        for path in (
+            *("/api/v1/topics?search=secret", "/api/v1/live/topics?topic=secret", "/topics"),
+            *("/topics/secret", "/topics/secret/records", "/topics/secret/configs"),
+            *(
+                records,
+                f"{records}/export",
+                "/api/v1/topics/secret",
+                "/",
+                "/acls",
+                "/brokers/0",
+            ),
+        ):
+            assert console.request("GET", path, **alice).status == 200, path
+            answer = console.request("GET", path, **bob)
+            if answer.status == 200:
+                assert "secret" not in answer.text.replace("search=secret", ""), path
+            else:
+                assert answer.status in (403, 404), (path, answer.text)
+        live = "/api/v1/live/end-offsets?topic=secret"
+        written = [console.request("GET", live, **one).json["points"] for one in (alice, bob)]
+        assert [points[-1][1] for points in written] == [1, 0]
+        for method, path, body in (
+            ("POST", records, record),
+            ("DELETE", records, {"before": {"0": None}}),
+            ("DELETE", "/api/v1/topics/secret", None),
+            ("POST", "/api/v1/topics", {"name": "of-bob"}),
+            ("PATCH", "/api/v1/topics/secret/configs", {"set": {"retention.ms": "1000"}}),
+            ("PUT", "/api/v1/users/bob", {"password": "more rights"}),
+        ):
+            assert status(method, path, body, **bob) in (403, 404), (method, path)
+
+        # Credentials come before a cookie, and the token of a page belongs to its session.
+        cookie = log_in(console, USER, PASSWORD)
+        assert status("GET", "/api/v1/topics/secret", cookie=cookie) == 200
+        assert status("GET", "/api/v1/topics/secret", cookie=cookie, **bob) in (403, 404)
+        other = page_token(console, log_in(console, "bob", "bob-secret"))
+        for token, expected in ((other, 403), (page_token(console, cookie), 204)):
+            headers = {"cookie": cookie, "x_csrf_token": token, "origin": console.address}
+            assert status("DELETE", "/api/v1/topics/secret", **headers) == expected
+
+
+def log_in(console, user, password):
+    """Log in with the form; return the session cookie."""
+    answer = console.request(
+        "POST",
+        "/login",
+        urlencode({"username": user, "password": password}).encode(),
+        content_type="application/x-www-form-urlencoded",
+    )
+    assert answer.status == 303, answer.text
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def page_token(console, cookie):
+    page = console.request("GET", "/docs", cookie=cookie).text
+    return re.search('<meta name="csrf-token" content="([^"]+)">', page)[1]
 
 
 @pytest.mark.parametrize(
