@@ -182,13 +182,14 @@ async function resetOffsets(form, isDryRun) {
   if (!answer.items.length) throw new Error("Nothing to reset: the group has no committed offsets. Name topics.");
   const table = element("table");
   const head = table.createTHead().insertRow();
-  for (const name of ["Partition", "Before", "After"]) head.append(element("th", "", name));
+  for (const name of ["Partition", "Before", "After"]) head.append(element("th", name === "Partition" ? "" : "right", name));
   const rows = table.createTBody();
   for (const one of answer.items) {
     const row = rows.insertRow();
-    row.insertCell().textContent = `${one.topic}-${one.partition}`;
-    row.insertCell().textContent = one.before ?? "–";
-    row.insertCell().textContent = one.after;
+    row.append(
+      element("td", "mono", `${one.topic}-${one.partition}`),
+      element("td", "right", shownNumber(one.before)), element("td", "right", shownNumber(one.after)),
+    );
   }
   form.querySelector(".plan").replaceChildren(table);
   form.dataset.planned = "yes";

@@ -75,27 +75,24 @@ def furnished(console, broker):
     return console
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible(chromium, furnished, scheme):
-    with opened(chromium, furnished, color_scheme=scheme) as page:
+def test_pages_are_accessible_and_fit_narrow_screens(chromium, furnished):
+    with opened(chromium, furnished) as page:
         for path in PATHS:
+            page.set_viewport_size({"width": 360, "height": 640})
             response = page.goto(path)
             assert response.status == 200, path
-            for one in page.locator("main details").all()[:3]:
-                one.evaluate("one => { one.open = true }")
-            assert page.evaluate(AUDIT) == [], path
-            for dialog in page.locator("dialog").all():
-                dialog.evaluate("one => one.showModal()")
-                assert page.evaluate(AUDIT) == [], f"{path}: a dialog"
-                dialog.evaluate("one => one.close()")
-
-
-def test_pages_fit_narrow_screens(chromium, furnished):
-    with opened(chromium, furnished, viewport={"width": 360, "height": 640}) as page:
-        for path in PATHS:
-            page.goto(path)
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= 360, f"{path} is {width} pixels wide"
+            page.set_viewport_size({"width": 1280, "height": 720})
+            for one in page.locator("main details").all()[:3]:
+                one.evaluate("one => { one.open = true }")
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                assert page.evaluate(AUDIT) == [], f"{path}, {scheme}"
+                for dialog in page.locator("dialog").all():
+                    dialog.evaluate("one => one.showModal()")
+                    assert page.evaluate(AUDIT) == [], f"{path}, {scheme}: a dialog"
+                    dialog.evaluate("one => one.close()")
 
 
 def test_the_keyboard_is_enough(chromium, furnished):
