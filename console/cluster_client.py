@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,6 +33,8 @@ T = TypeVar("T")
 # so that it takes less than a hundredth of a broker's time.
 _CACHE_SECONDS = 2.0
 _CACHE_SECONDS_PER_PARTITION = 0.001
+# A request about more would keep a broker's event loop from others for milliseconds.
+_PARTITIONS_PER_REQUEST = 500
 
 
 @dataclass(eq=False, slots=True)
@@ -159,21 +161,27 @@ class ClusterClient:
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
         """Return the first and the end offset of partitions; None where there is no leader."""
         wanted = list(tps)
-        starts, ends = await asyncio.gather(
-            _despite_failures(self.admin.beginning_offsets, wanted),
-            _despite_failures(self.admin.end_offsets, wanted),
-        )
+        starts: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
+        with suppress(KafkaError, ClientError):
+            starts, ends = await asyncio.gather(
+                _look_up(self.admin.beginning_offsets, wanted), self.end_offsets(wanted)
+            )
         return {tp: (starts.get(tp), ends.get(tp)) for tp in wanted}
 
+    async def end_offsets(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the end offsets of those partitions that have a leader. Raises KafkaError."""
+        return await _look_up(self.admin.end_offsets, tps)
 
-async def _despite_failures(
-    look_up: Callable[..., Awaitable[dict[TopicPartition, int]]], tps: list[TopicPartition]
+
+async def _look_up(
+    offsets_of: Callable[..., Awaitable[dict[TopicPartition, int]]], tps: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    if not tps:
-        return {}
-    with suppress(KafkaError, ClientError):
+    """Look up offsets, some partitions at a time; leave out those without a leader."""
+    found: dict[TopicPartition, int] = {}
+    for first in range(0, len(tps), _PARTITIONS_PER_REQUEST):
         try:
-            return await look_up(*tps)
+            found |= await offsets_of(*tps[first : first + _PARTITIONS_PER_REQUEST])
         except PartialError as error:
-            return {tp: offset for tp, offset in error.done.items() if tp in tps}
-    return {}
+            found |= error.done
+    return found

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.client import ClientError, GroupDescription, KafkaError, PartialError
+from ottla.client import ClientError, GroupDescription, KafkaError
 
 from . import queries
 from .cluster_client import ClusterClient
@@ -44,11 +44,7 @@ async def sample_end_offsets(client: ClusterClient, topic: str | None) -> str | 
     series = queries.end_offsets_series(topic)
 
     async def read() -> None:
-        try:
-            ends = await client.admin.end_offsets(*tps) if tps else {}
-        except PartialError as error:
-            ends = error.done
-        client.samples.add(series, sum(ends.values()))
+        client.samples.add(series, sum((await client.end_offsets(tps)).values()))
 
     await client.cached(series, read, lambda _: len(tps))
     return series
