@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=10)
     parser.add_argument("--browsers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--pause", type=float, default=4.0, help="before each time")
+    parser.add_argument("--pause", type=float, default=13.0, help="before each time")
     parser.add_argument("--browse", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.browse:
