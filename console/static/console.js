@@ -436,7 +436,8 @@ function wireLags(figure) {
   const rows = new Map(all("[data-tp]").map((one) => [one.dataset.tp, one]));
   const lags = new Map([...rows.keys()].map((tp) => [tp, []]));
   figure.addEventListener("sampled", (event) => {
-    const items = event.detail.items || [];
+    const { items = [], points: totals } = event.detail;
+    if (totals.length) setText(document.querySelector('[data-total="lag"]'), shownNumber(totals.at(-1)[1]));
     for (const one of items) {
       const row = rows.get(`${one.topic}-${one.partition}`);
       if (!row) continue;

@@ -390,6 +390,7 @@ def test_lag_rates_and_share_groups_are_live(page, broker, console, topic):
     broker.produce(topic, "c", partition=0)
     lag.filter(has_text="3").wait_for()
     page.locator("figure output", has_text="3").wait_for()
+    assert page.locator("[data-total=lag]").inner_text() == "3"
     page.locator("tr", has_text=topic).first.locator(".spark .line[d]").wait_for()
     page.goto(f"/topics?search={topic}")
     rate = page.locator("[data-rate]")
