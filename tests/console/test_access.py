@@ -70,18 +70,16 @@ def test_requests_of_other_sites_are_rejected(console, broker):
 
 def test_a_read_only_console_changes_nothing(broker, topic):
     with Console(broker.bootstrap, "--read-only") as console:
-        bodies = 0
-        for one in operations(openapi()):
-            if one.method == "GET" or one.path.endswith("/offsets"):
-                continue
+        changes = [one for one in operations(openapi()) if one.method != "GET"]
+        assert len(changes) > 15
+        for one in changes:
+            if (one.method, one.path) == ("POST", "/api/v1/groups/{group}/offsets"):
+                continue  # a dry run changes nothing
             path = one.path.replace("{topic}", topic).replace("{broker}", "0")
-            bodies += bool(one.body)
             answer = console.request(one.method, path, one.body.encode() or None)
-            assert answer.status in (403, 422), (one.path, answer.text)
-            if one.body or one.method == "DELETE":
-                assert "read-only" in answer.text or not one.body, one.path
+            assert answer.status == 403, (one.method, one.path, answer.text)
+            assert "read-only" in answer.text
         reset = {"to": "end", "topics": [topic]}
-        assert bodies > 5
         console.api("POST", "/groups/g/offsets", reset)
         console.api("POST", "/groups/g/offsets", {**reset, "dry_run": False}, status=403)
         console.api("GET", "/groups/g", status=404)
