@@ -20,6 +20,7 @@ from .persister import SharePartitionKey
 from .share_sessions import SessionKey
 
 if TYPE_CHECKING:
+    from ottla.coord.config import ShareGroupConfig
     from ottla.protocol.api.share_acknowledge import AcknowledgementBatch as WireBatch
 
     from ..broker import Broker
@@ -67,14 +68,16 @@ def acknowledge(
     session: SessionKey,
     topics: Iterable[AcknowledgedTopic],
     *,
-    may_renew: bool,
+    is_renew_ack: bool,
 ) -> dict[TopicIdPartition, Outcome]:
     """Apply the acknowledgements of a request; return the outcome of each partition with some.
 
     A partition that a request names twice is acknowledged twice, and gets the later outcome.
     """
+    config = broker.shares.config_of(session.group_id)
+    may_renew = is_renew_ack and config.may_renew
     return {
-        tp: _acknowledge(broker, context, session, tp, batches, may_renew=may_renew)
+        tp: _acknowledge(broker, context, session, tp, batches, config, may_renew=may_renew)
         for tp, batches in _acknowledged(topics)
     }
 
@@ -85,13 +88,17 @@ async def acknowledge_in_slices(
     session: SessionKey,
     topics: Iterable[AcknowledgedTopic],
     *,
-    may_renew: bool,
+    is_renew_ack: bool,
 ) -> dict[TopicIdPartition, Outcome]:
     """Do the same for a large request, giving way to other tasks."""
+    config = broker.shares.config_of(session.group_id)
+    may_renew = is_renew_ack and config.may_renew
     outcomes: dict[TopicIdPartition, Outcome] = {}
     async for partitions in in_slices(_acknowledged(topics)):
         for tp, batches in partitions:
-            outcomes[tp] = _acknowledge(broker, context, session, tp, batches, may_renew=may_renew)
+            outcomes[tp] = _acknowledge(
+                broker, context, session, tp, batches, config, may_renew=may_renew
+            )
     return outcomes
 
 
@@ -111,6 +118,7 @@ def _acknowledge(
     session: SessionKey,
     tp: TopicIdPartition,
     batches: Sequence[WireBatch],
+    config: ShareGroupConfig,
     *,
     may_renew: bool,
 ) -> Outcome:
@@ -121,7 +129,7 @@ def _acknowledge(
         if led is None or led.records is None or led.error is not None:
             # Whatever the member had acquired, it was from an earlier leader.
             raise ApiError(ErrorCode.INVALID_RECORD_STATE)
-        led.configure(shares.config_of(session.group_id))
+        led.configure(config)
         counts = led.records.acknowledge(
             session.member_id,
             [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class SharePartitions:
         self.broker = broker
         self.counts = ShareCounts()
         self.sessions = ShareSessions(self.release)
+        #: Held while records are looked for in many partitions: many sessions may be woken at once.
+        self.large_session_lock = asyncio.Lock()
         self._led: dict[SharePartitionKey, LedSharePartition] = {}
         # Where members may have records that they have acquired, until they are released.
         self._acquired_from: dict[SessionKey, set[TopicIdPartition]] = {}

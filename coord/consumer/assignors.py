@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 from uuid import UUID
 
-from .partitions import NO_PARTITIONS, Partitions, TopicIdPartition
+from .partitions import NO_PARTITIONS, Partitions, TopicIdPartition, in_order
 
 #: Passes over the members in which `uniform` balances members of different subscriptions.
 _MAX_ROUNDS = 16
@@ -72,7 +72,7 @@ def _assign_equal(members: Subscriptions, counts: PartitionCounts) -> dict[str, 
     quota, longer = divmod(len(unassigned), len(ordered))
     kept: dict[str, list[TopicIdPartition]] = {}
     for member_id in ordered:
-        owned = sorted(tp for tp in members[member_id].owned if tp in unassigned)
+        owned = in_order(tp for tp in members[member_id].owned if tp in unassigned)
         # Those that have one more keep it, as long as there is one more to have.
         limit = quota
         if longer and len(owned) > quota:
@@ -108,7 +108,7 @@ def _assign_different(members: Subscriptions, counts: PartitionCounts) -> dict[s
     unassigned = _all_partitions([one for one in counts if subscribers[one]], counts)
     assigned: dict[str, dict[TopicIdPartition, None]] = {name: {} for name in ordered}
     for name in ordered:
-        for tp in sorted(members[name].owned):
+        for tp in in_order(members[name].owned):
             if tp in unassigned and tp.topic_id in members[name].topics:
                 assigned[name][tp] = None
                 del unassigned[tp]
@@ -147,6 +147,6 @@ def _all_partitions(
     """Return the partitions of topics, in order, as an ordered set."""
     return {
         TopicIdPartition(topic_id, index): None
-        for topic_id in sorted(topics, key=lambda topic_id: topic_id.bytes)
+        for topic_id in sorted(topics, key=lambda topic_id: topic_id.int)
         for index in range(counts[topic_id])
     }

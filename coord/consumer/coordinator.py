@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 #: The heartbeat interval of members that are not done with a rebalance: they learn sooner what
 #: others have released.
 _RECONCILING_INTERVAL_MS = 1_000
-#: The work of an assignor above which it runs in a thread, in partitions that it looks at.
-_MAX_WORK = 20_000
+#: The work of an assignor above which it runs in a thread, in partitions that it looks at: some
+#: 20 ms.
+_MAX_WORK = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,10 +613,12 @@ class ConsumerGroups:
             return
         if self._wait_ms(group, now) > 0:
             return
-        # The first members of a group have no target yet to stay with.
-        if group.assignment_epoch > 0 and self._work(group) > _MAX_WORK:
-            return
-        draft.set_targets(self._assignment_task(group)(), group.epoch, now.time_ms)
+        if self._work(group) <= _MAX_WORK:
+            draft.set_targets(self._assignment_task(group)(), group.epoch, now.time_ms)
+        elif group.assignment_epoch == 0:
+            # The first members have no target yet to stay with: an empty one, and another epoch.
+            draft.set_targets({}, group.epoch, 0)
+            draft.bump_epoch(group.metadata_hash)
 
     def _wait_ms(self, group: ConsumerGroup, now: Now) -> int:
         """Return how long the group has to wait for its next target."""
@@ -674,7 +677,7 @@ class ConsumerGroups:
         ids = {topic.name: topic.id for topic in existing}
         counts = {
             topic.id: len(topic.replicas)
-            for topic in sorted(existing, key=lambda topic: topic.id.bytes)
+            for topic in sorted(existing, key=lambda topic: topic.id.int)
         }
         members = [(one, group.target_of(one.id)) for one in group.members.values()]
         matches = {regex: resolved.topics for regex, resolved in group.regexes.items()}

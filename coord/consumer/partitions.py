@@ -41,10 +41,15 @@ def partitions_of(topics: Iterable[TopicPartitions]) -> Partitions:
 def by_topic(partitions: Iterable[TopicIdPartition]) -> dict[UUID, list[int]]:
     """Return the sorted indexes of partitions by topic id."""
     indexes: defaultdict[UUID, list[int]] = defaultdict(list)
-    for topic_id, index in sorted(partitions, key=_sort_key):
+    for topic_id, index in in_order(partitions):
         indexes[topic_id].append(index)
     return indexes
 
 
-def _sort_key(partition: TopicIdPartition) -> tuple[bytes, int]:
-    return partition.topic_id.bytes, partition.partition
+def in_order(partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
+    """Return partitions sorted by topic id and index."""
+    return sorted(partitions, key=_sort_key)
+
+
+def _sort_key(partition: TopicIdPartition) -> tuple[int, int]:
+    return partition.topic_id.int, partition.partition  # UUIDs compare in Python.

@@ -48,7 +48,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 _MAX_MEMBER_ID_LENGTH = 36
 #: The work of the assignor above which it runs in a thread, in partitions that it looks at.
-_MAX_WORK = 20_000
+_MAX_WORK = 4_000
 #: The result of each partition of a request.
 ShareErrors = dict[TopicIdPartition, ErrorCode]
 
@@ -222,7 +222,7 @@ class ShareGroups:
         ids = {topic.name: topic.id for topic in existing}
         counts = {
             topic.id: len(topic.replicas)
-            for topic in sorted(existing, key=lambda topic: topic.id.bytes)
+            for topic in sorted(existing, key=lambda topic: topic.id.int)
         }
         members = [
             (member.id, member.metadata.topics, member.assigned or group.target_of(member.id))

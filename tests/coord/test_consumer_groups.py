@@ -109,6 +109,21 @@ def test_one_large_target_at_a_time_is_computed_and_applied(stage, monkeypatch):
     assert sum(map(len, stage.group.targets.values())) == 6
 
 
+def test_a_first_target_that_is_large_comes_with_a_later_heartbeat(stage, monkeypatch):
+    monkeypatch.setattr(coordinator, "_MAX_WORK", 0)
+    stage.computes = True
+    anna, bert = Agent(stage, "anna"), Agent(stage, "bert")
+
+    assert anna.shown(anna.join()) == "1 []"
+    assert bert.shown(bert.join()) == "1 []"
+    stage.complete_computation()
+    assert anna.shown(anna.beat()) == "2 [0, 1, 2]"
+    stage.complete_computation()
+    assert anna.shown(anna.beat()) == "2 [0, 1]"
+    assert stage.state.value == "Reconciling"
+    assert not stage.computing
+
+
 def test_heartbeats_that_arrive_at_once_are_one_append_and_one_target(stage):
     agents = [Agent(stage, f"m{number:03}") for number in range(200)]
     agents[0].join()

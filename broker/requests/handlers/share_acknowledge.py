@@ -53,17 +53,17 @@ def handle(
 async def _acknowledge(
     broker: Broker, context: RequestContext, key: SessionKey, request: ShareAcknowledgeRequest
 ) -> ShareAcknowledgeResponse:
-    config = broker.shares.config_of(key.group_id)
     outcomes = await acknowledge_in_slices(
         broker,
         context,
         key,
         request.topics,
-        may_renew=request.is_renew_ack and config.may_renew,
+        is_renew_ack=request.is_renew_ack,
     )
     if request.share_session_epoch == CLOSE:
         broker.shares.release(key)
-    return await _respond(broker, context, config.lock_duration_ms, outcomes)
+    lock_duration_ms = broker.shares.config_of(key.group_id).lock_duration_ms
+    return await _respond(broker, context, lock_duration_ms, outcomes)
 
 
 async def _respond(

@@ -72,7 +72,7 @@ def handle(
     if is_large(request.topics):
         return _handle_large(broker, context, request, session, key)
     acknowledged = acknowledge(
-        broker, context, key, request.topics, may_renew=_may_renew(broker, key, request)
+        broker, context, key, request.topics, is_renew_ack=request.is_renew_ack
     )
     if session is None:
         broker.shares.release(key)
@@ -88,15 +88,11 @@ async def _handle_large(
 ) -> ShareFetchResponse:
     """Do the same, giving way to other tasks."""
     acknowledged = await acknowledge_in_slices(
-        broker, context, key, request.topics, may_renew=_may_renew(broker, key, request)
+        broker, context, key, request.topics, is_renew_ack=request.is_renew_ack
     )
     if session is None:
         broker.shares.release(key)
     return await _ShareFetch(broker, context, request, session, key, acknowledged).start()
-
-
-def _may_renew(broker: Broker, key: SessionKey, request: ShareFetchRequest) -> bool:
-    return request.is_renew_ack and broker.shares.config_of(key.group_id).may_renew
 
 
 def _session(
@@ -260,6 +256,13 @@ class _ShareFetch:
 
     async def _acquire(self, session: ShareSession) -> None:
         """Acquire records in any partition of the session that has some."""
+        if len(session) < SLICE_ELEMENTS:
+            await self._acquire_in_turn(session)
+            return
+        async with self._broker.shares.large_session_lock:
+            await self._acquire_in_turn(session)
+
+    async def _acquire_in_turn(self, session: ShareSession) -> None:
         for number, tp in enumerate(session, start=1):
             if number % SLICE_ELEMENTS == 0:
                 await asyncio.sleep(0)
