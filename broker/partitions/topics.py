@@ -504,13 +504,14 @@ class Topics:
                 self._configure_partitions(topic)
         if removed:
             await asyncio.to_thread(self._remove_logs, removed)
-        moved = [
-            (name, partition[0])
+        # Several states of a partition may be among the records.
+        moved = {
+            name: partition[0]
             for partition in (parse_partition_key(key) for key, _value in records)
             if partition is not None
             for name in self._moved_log(*partition)
-        ]
-        for name, _topic_id in moved:
+        }
+        for name in moved:
             # Here, and not in the thread that deletes the log.
             self._logs.logs[name].producer_states.count_in(None)
         if moved:
@@ -798,8 +799,8 @@ class Topics:
             return []
         return [name] if self._has_log(name, topic.id) else []
 
-    def _remove_moved_logs(self, logs: Iterable[tuple[str, UUID]]) -> None:
-        for name, topic_id in logs:
+    def _remove_moved_logs(self, logs: Mapping[str, UUID]) -> None:
+        for name, topic_id in logs.items():
             try:
                 self._remove_log(name, topic_id)
             except OSError:

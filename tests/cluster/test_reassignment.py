@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from harness.waiting import eventually
 from ottla.broker import Broker
 from ottla.broker.partitions.partition import Role
 from ottla.client import Admin
+from ottla.coord.metadata_image import partition_record
 from ottla.coord.partition_state import PartitionState
 from ottla.protocol.api.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -265,6 +267,23 @@ async def test_a_broker_that_was_down_deletes_what_was_moved_meanwhile(cluster: 
     assert await reassign(cluster.any, (gone, before.leader)) == (ErrorCode.NONE, None)
     await until_moved(cluster, (gone, before.leader))
     assert len(await values(cluster, "t", 4)) == 4
+
+
+async def test_a_moved_replica_is_removed_once_when_two_states_come_at_once(
+    cluster: Replicas,
+) -> None:
+    await cluster.create("t", factor=2)
+    before = cluster.state("t")
+    follower = next(one for one in before.replicas if one != before.leader)
+    topics = cluster.brokers[follower].topics
+    topic_id = topics.image.topics["t"].id
+    leader, epoch = (before.leader,), before.partition_epoch
+    states = [
+        replace(before, replicas=leader, isr=leader, partition_epoch=epoch + number)
+        for number in (1, 2)
+    ]
+    await topics.commit([partition_record(topic_id, 0, state) for state in states])
+    assert not log_folder(cluster, follower).exists()
 
 
 async def test_invalid_targets_are_refused(cluster: Replicas) -> None:
