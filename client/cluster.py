@@ -8,7 +8,8 @@ Connections are by node and *channel*: responses of a connection come in order, 
 waits for records must not share one with a heartbeat. An address that cannot be reached is not
 tried again for a while, longer each time, whatever the request; where any broker will do, one that
 is known to respond comes first. So a broker that is down, or hangs, only delays requests that need
-it.
+it. One that responds may be cut off from the others, and know nothing of new leaders: while errors
+go on and its metadata is the same, other brokers are asked, too.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ class Cluster:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._refresh_lock = asyncio.Lock()
         self._topic_locks: dict[str, asyncio.Lock] = {}
+        # Whether metadata was fetched after an error, and the broker knew nothing new.
+        self._asks_others = False
         self._is_closed = False
 
     async def close(self) -> None:
@@ -307,6 +310,7 @@ class Cluster:
             max_version=_LAST_OF_ONE_KEY,
         )
         error = error_of(response.error_code, response.error_message)
+        self._asks_others = error is not None
         if error is not None:
             raise error
         node = Node(response.node_id, response.host, response.port)
@@ -327,10 +331,18 @@ class Cluster:
         """Find the coordinator of a group again when it is next needed."""
         self._coordinators.pop((_GROUP, group_id), None)
 
-    async def refresh(self, topics: Collection[str] | None, *, may_create: bool = True) -> Metadata:
+    async def refresh(
+        self,
+        topics: Collection[str] | None,
+        *,
+        may_create: bool = True,
+        after_error: bool = False,
+    ) -> Metadata:
         """Fetch the metadata of topics (None is all) and brokers.
 
         A missing topic is created if `allow_auto_create`, `may_create` and the broker allow it.
+        If what is known has led to an error (`after_error`, or it was invalidated), and the broker
+        knows nothing else, another one may be asked next time.
         """
         request = MetadataRequest(
             topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
@@ -338,14 +350,20 @@ class Cluster:
                 self.config.allow_auto_create and may_create and bool(topics)
             ),
         )
+        fetched_at = self.metadata.fetched_at
+        is_invalid = any(
+            name in self.metadata.topics and name not in fetched_at for name in topics or ()
+        )
         # Brokers have it in memory. One that is slow is probably stuck, and others wait for this.
         seconds = min(self.config.timeouts.request, self.config.timeouts.connect)
         async with self._refresh_lock:
             response = await self.send_to_any(request, MetadataResponse, timeout=seconds)
-            self._update(response, is_all=topics is None)
+            is_unchanged = not self._update(response, is_all=topics is None)
+            self._asks_others = is_unchanged and (after_error or is_invalid)
         return self.metadata
 
-    def _update(self, response: MetadataResponse, *, is_all: bool) -> None:
+    def _update(self, response: MetadataResponse, *, is_all: bool) -> bool:
+        """Follow a response; return whether it has changed a topic."""
         now = time.monotonic()
         metadata = self.metadata
         metadata.cluster_id = response.cluster_id
@@ -356,13 +374,17 @@ class Cluster:
                 for broker in response.brokers
             }
         known = metadata.topics
+        has_changed = False
         if is_all:
             metadata.topics, metadata.fetched_at = {}, {}
         for topic in response.topics:
             if topic.name is not None:
-                info = _topic_info(topic)
-                metadata.topics[topic.name] = _without_stale_leaders(info, known.get(topic.name))
+                before = known.get(topic.name)
+                info = _without_stale_leaders(_topic_info(topic), before)
+                has_changed = has_changed or info != before
+                metadata.topics[topic.name] = info
                 metadata.fetched_at[topic.name] = now
+        return has_changed
 
     # Connections.
 
@@ -397,7 +419,9 @@ class Cluster:
         connection = self._connections.get((address, channel))
         if connection is not None and connection.is_open:
             return 0
-        return 1 if connection is None and address not in self._unreachable else 2
+        if connection is None and address not in self._unreachable:
+            return 0 if self._asks_others else 1
+        return 2
 
     async def _connect(self, address: Address, channel: str) -> BrokerConnection:
         self._check_open()

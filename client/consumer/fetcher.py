@@ -140,7 +140,7 @@ class Fetcher(Planner):
 
     async def _find_leaders(self, topics: set[str]) -> None:
         try:
-            metadata = await self._cluster.refresh(sorted(topics))
+            metadata = await self._cluster.refresh(sorted(topics), after_error=True)
         except ClosedError:
             return
         except (KafkaError, ClientError) as error:

@@ -395,10 +395,12 @@ class Sender:
                     await self._refresh_requested.wait()
             # A topic that was deleted is created again only if there is something to write to it,
             # which is why a refresh was requested. Old metadata alone is no reason.
-            may_create = self._refresh_requested.is_set()
+            is_requested = self._refresh_requested.is_set()
             self._refresh_requested.clear()
             try:
-                await self.cluster.refresh(list(self.queues), may_create=may_create)
+                await self.cluster.refresh(
+                    list(self.queues), may_create=is_requested, after_error=is_requested
+                )
                 failures = 0
             except (KafkaError, ClientError) as error:
                 failures += 1

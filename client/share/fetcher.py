@@ -278,7 +278,9 @@ class ShareFetcher(Planner):
     async def _find_leaders(self, topics: set[str]) -> None:
         affected = [one for one in self._partitions.values() if one.tp.topic in topics]
         try:
-            metadata = await self._cluster.refresh(sorted(topics), may_create=False)
+            metadata = await self._cluster.refresh(
+                sorted(topics), may_create=False, after_error=True
+            )
         except ClosedError:
             return
         except (KafkaError, ClientError) as error:

@@ -440,3 +440,18 @@ async def test_older_metadata_does_not_move_a_leader_back():
         assert await leader() == 0
         epochs |= {"leader": 1, "epoch": 0, "id": UUID(int=2)}  # another topic of this name
         assert await leader() == 1
+
+
+async def test_a_broker_that_knows_no_leader_is_not_asked_for_ever():
+    def respond(call):
+        response = call.serve()
+        if call.node.id == 0:  # It is cut off from the others.
+            response.topics[0].partitions[0].leader_id = -1
+        return response
+
+    async with ScriptedCluster(nodes=2) as stage, a_cluster(stage.address) as cluster:
+        stage.move("orders", 0, to=1)
+        stage.always(MetadataRequest, respond)
+        leader = await cluster.retry(lambda: cluster.leader_of(TopicPartition("orders", 0)))
+
+    assert leader == 1
