@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .cluster.store_heartbeat import StoreHeartbeat
     from .cluster.store_registration import StoreRegistration
     from .observability.prometheus import Exporter
+    from .partitions.partition import Partition
     from .security.authorizer import Authorizer
     from .shares.share_partitions import SharePartitions
 
@@ -165,6 +166,13 @@ class Broker:
         if self.store is not None:
             return self.store_follower.failed
         return None if self._announcer is None else self._announcer.failed
+
+    def may_lead(self, partition: Partition) -> bool:
+        """Whether nobody else can have been elected leader of a partition that this broker leads.
+
+        If another broker may lead it, clients are told to look for that one.
+        """
+        return self.replicas is None or self.replicas.may_lead(partition)
 
     @staticmethod
     def now_ms() -> int:

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _NO_REPLICA = -1
 _RETRY_SECONDS = 0.2
 _CHECKPOINT_SECONDS = 5.0
-#: How often logs are looked at that failed, and what this broker leads nevertheless.
+#: How often this broker looks for what it leads, and should or may lead no longer.
 _RESIGN_SECONDS = 0.5
 #: Partitions that are looked at before other tasks get their turn.
 _PARTITIONS_PER_YIELD = 500
@@ -85,6 +85,7 @@ class ReplicaManager:
             loop.create_task(self._repeat(self._shrink_isrs, self._lag_check_seconds)),
             loop.create_task(self._repeat(self._checkpoint, lambda: _CHECKPOINT_SECONDS)),
             loop.create_task(self._repeat(self._resign, lambda: _RESIGN_SECONDS)),
+            loop.create_task(self._repeat(self._refuse_acks, lambda: _RESIGN_SECONDS)),
         ]
 
     async def hand_over(self) -> None:
@@ -116,8 +117,8 @@ class ReplicaManager:
             for partition in self._broker.topics.online_partitions()
         )
 
-    def may_append(self, partition: Partition) -> bool:
-        """Whether an append that does not wait for followers is safe from a successor.
+    def may_lead(self, partition: Partition) -> bool:
+        """Whether nobody else can have been elected leader of a partition that this broker leads.
 
         Within the fence time of its lease, nobody else can have been elected in this broker's
         place. After it, only if every follower in the ISR still fetches in this epoch, and no
@@ -412,6 +413,16 @@ class ReplicaManager:
                 extra={"partition": f"{topic.name}-{key[1]}", "reason": reason},
             )
             self._broker.topics.apply_state(topic, key[1], after)
+
+    async def _refuse_acks(self) -> None:
+        """Answer producers that wait for followers, if another broker may lead already."""
+        if self._broker.store_registration.within_fence_time():
+            return
+        for number, partition in enumerate(list(self._broker.topics.online_partitions()), start=1):
+            if not self.may_lead(partition):
+                partition.refuse_acks()
+            if number % _PARTITIONS_PER_YIELD == 0:
+                await asyncio.sleep(0)
 
     def _lag_check_seconds(self) -> float:
         return self.config.replica_lag_time_max_ms / 2000

@@ -123,11 +123,17 @@ class Coordinator(ABC, Generic[S]):
     # Routing.
 
     def coordinator_of(self, key: str) -> int:
-        """Return the broker that coordinates a key; -1 while the topic does not exist."""
+        """Return the broker that coordinates a key.
+
+        -1 while the topic does not exist, or if another broker may have taken over from this one.
+        """
         topic = self._topic
         if topic is None:
             return -1
         index = coordinator_partition(key, len(topic.replicas))
+        runtime = self.shards.get(index)
+        if runtime is not None and not self._broker.may_lead(runtime.partition):
+            return -1
         return self._broker.topics.image.leader_of(topic, index)
 
     def partition_index_of(self, key: str) -> int:
@@ -145,9 +151,10 @@ class Coordinator(ABC, Generic[S]):
         if topic is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         index = coordinator_partition(key, len(topic.replicas))
-        if index in self.shards:
+        runtime = self.shards.get(index)
+        if runtime is not None and self._broker.may_lead(runtime.partition):
             return ErrorCode.NONE
-        if not self._broker.topics.leads(topic, index):
+        if runtime is not None or not self._broker.topics.leads(topic, index):
             return ErrorCode.NOT_COORDINATOR
         if self._is_starting or index in self._loading:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -28,7 +28,7 @@ from typing import TypeVar
 from ottla.coord.election import effective_min_isr
 from ottla.coord.follower_progress import FollowerProgress
 from ottla.coord.metadata_image import INTERNAL_TOPICS
-from ottla.coord.partition_state import PartitionState
+from ottla.coord.partition_state import NO_LEADER, PartitionState
 from ottla.protocol.batch import MARKER_BYTES, RecordBatch, split_batches
 from ottla.protocol.errors import ErrorCode
 from ottla.storage.cold_reads import ColdRead
@@ -547,6 +547,12 @@ class Partition:
             error = NotLeaderError(state.leader, state.leader_epoch)
         for _offset, callback in waiting:
             callback(error)
+
+    def refuse_acks(self) -> None:
+        """Fail all that waits for the high watermark: another broker may lead."""
+        waiting, self._acks = self._acks, []
+        for _offset, callback in waiting:
+            callback(NotLeaderError(NO_LEADER, self.leader_epoch))
 
     def _notify(self, size_bytes: int) -> None:
         is_stable = self.log.first_unstable_offset is None

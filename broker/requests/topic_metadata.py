@@ -80,7 +80,7 @@ def _may_lead(broker: Broker, topic: Topic, index: int) -> bool:
     if broker.replicas is None:
         return True
     partition = broker.topics.led_partitions(topic).get(index)
-    return partition is not None and broker.replicas.may_append(partition)
+    return partition is not None and broker.may_lead(partition)
 
 
 def partition_metadata(

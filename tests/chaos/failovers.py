@@ -186,16 +186,20 @@ def isolate_leader(run: Run) -> None:
 
 
 def _isolate_leader(run: Run, *, peers: bool) -> None:
+    slowest = 0.0
     with replicated(run) as bed, bed.load(run) as load:
         for _ in run.cycles():
             bed.wait_for_isr()
             leader = bed.leader(run.random.randrange(3))
             bed.isolate(leader, peers=peers)
             bed.wait_for_other_leaders(leader)
-            # Clients that ask the old leader for metadata learn of no other before it is back.
-            time.sleep(bed.session_seconds)
+            # Clients still reach the old leader, which sends them away.
+            started = time.monotonic()
+            load.wait_for_acks()
+            slowest = max(slowest, time.monotonic() - started)
             bed.links.heal()
             load.wait_for_acks()
+    run.note(f"acks by others after {slowest:.1f} s")
 
 
 @replicated_row("8", "leader cut off from followers only", "cuts", short=1, normal=4, full=50)

@@ -249,12 +249,12 @@ async def test_fetches_from_before_a_pause_do_not_show_that_a_broker_leads(
     # Its lease may have ended.
     leader.store_registration._fence_at = 0.0
     session_ms = int(leader.cluster.session_seconds * 1000)
-    for lag_ms, may_append in ((session_ms // 3, True), (session_ms * 2 // 3, False)):
+    for lag_ms, may_lead in ((session_ms // 3, True), (session_ms * 2 // 3, False)):
         now_ms = int(time.monotonic() * 1000)
         for broker_id, fetch in list(partition.progress.fetches.items()):
             fetched = fetch._replace(previous_at_ms=now_ms - lag_ms, session=None)
             partition.progress._fetches[broker_id] = fetched
-        assert replicas.may_append(partition) is may_append
+        assert replicas.may_lead(partition) is may_lead
 
 
 async def test_followers_that_do_not_fetch_leave_the_isr(cluster: Replicas) -> None:
@@ -650,12 +650,14 @@ async def test_a_broker_that_is_gone_for_good_gets_no_replicas(cluster: Replicas
         await cluster.create("t", factor=3)
 
 
-async def test_a_leader_cut_off_from_the_store_does_not_name_itself_in_metadata(
+async def test_a_leader_cut_off_from_the_store_sends_clients_away(
     tmp_path: Path,
 ) -> None:
     cluster = Replicas(tmp_path, broker_session_timeout_ms="2000")
     await cluster.start(0, 1, 2)
     await cluster.create("t")
+    await produce(cluster, "t")
+    await cluster.until_in_sync("t")
     before = cluster.state("t")
     old = cluster.brokers[before.leader]
     lease_id = old.store_registration._lease_id
@@ -664,6 +666,8 @@ async def test_a_leader_cut_off_from_the_store_does_not_name_itself_in_metadata(
     cluster.stores[old.id].disconnect()
     cluster.server.end_lease(lease_id)
     await eventually(lambda: cluster.state("t").leader not in (old.id, -1))
+    # A record that the followers do not fetch any more.
+    waiting = asyncio.ensure_future(produce_code(old, "t", 0))
 
     async def leaders(broker: Broker) -> list[tuple[int, int]]:
         response = await send_request(broker, MetadataRequest(topics=None))
@@ -677,6 +681,12 @@ async def test_a_leader_cut_off_from_the_store_does_not_name_itself_in_metadata(
     async with asyncio.timeout(20):
         while await leaders(old) != unknown:
             await asyncio.sleep(0.05)
+    not_leader = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert await waiting == not_leader
+    assert await produce_code(old, "t", 0) == not_leader
+    assert (await fetch_partition(old, "t", 0, offset=1)).error_code == not_leader
+    # What is committed is.
+    assert (await fetch_partition(old, "t", 0)).records
     cluster.stores[old.id].connect()
     await cluster.until_in_sync("t")
     assert await leaders(old) == [(0, cluster.state("t").leader)]

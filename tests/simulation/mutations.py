@@ -179,7 +179,7 @@ MUTATIONS: dict[str, Mutation] = {
         Invariant.ACKED,
         [(Partition, "when_committed", _committed_at_once)],
         is_replicated=True,
-        first_seed=6,
+        first_seed=32,
     ),
     "a broker that has lost records stays in the ISR": Mutation(
         Invariant.HIGH_WATERMARK,

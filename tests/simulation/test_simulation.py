@@ -53,6 +53,6 @@ def test_a_seed_is_deterministic() -> None:
 
 def test_a_seed_with_replicas_is_deterministic() -> None:
     with mutated("acks=all does not wait for followers"):
-        failures = [one for one in run_seeds(6, 60.0, 20, is_replicated=True) if one]
+        failures = [one for one in run_seeds(32, 60.0, 20, is_replicated=True) if one]
         assert failures
         assert run_seed(failures[-1].seed, is_replicated=True) == failures[-1]

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
 from ottla.coord.metadata_image import METADATA_TOPIC, METADATA_TOPIC_ID
+from ottla.coord.partition_state import NO_LEADER
 from ottla.protocol.api.fetch import (
     LAST_VERSION_WITH_REPLICA_ID,
     LAST_VERSION_WITH_TOPIC_NAMES,
@@ -459,6 +460,8 @@ def _read_slice(
                     log_slice = LogSlice(memoryview(b""), partition.log.active_segment, 0)
                 if result.is_first:
                     broker.replicas.record_fetch(partition, request.replica_state, fetched)
+            if is_consumer and not log_slice.view and not _may_have_more(broker, partition):
+                raise NotLeaderError(NO_LEADER, partition.leader_epoch)
         except ColdReadError:
             if result.remaining_bytes > 0 or not result.size_bytes:
                 cold_read = partition.cold_read(
@@ -510,6 +513,11 @@ def _read_slice(
         data.append((topic, partition_data))
         if follower_session is not None:
             follower_session.was_read(topic, fetched, partition)
+
+
+def _may_have_more(broker: Broker, partition: Partition) -> bool:
+    """Whether a consumer at the end of a partition should wait here."""
+    return partition.role is not Role.LEADER or broker.may_lead(partition)
 
 
 def _partitions_of(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.coord.effects import Producer
 from ottla.coord.metadata_image import TopicPartition
+from ottla.coord.partition_state import NO_LEADER
 from ottla.protocol.api.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -425,14 +426,13 @@ def _append(
 
 def _check_replicas(broker: Broker, partition: Partition, acks: int) -> None:
     """Raise ApiError if the replicas of a partition cannot keep what an ack promises."""
-    if acks == _ACKS_ALL:
-        if partition.is_under_min_isr:
-            raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"Too few in-sync replicas: min.insync.replicas is {partition.min_isr}",
-            )
-    elif broker.replicas is not None and not broker.replicas.may_append(partition):
-        raise NotLeaderError(-1, partition.leader_epoch)
+    if acks == _ACKS_ALL and partition.is_under_min_isr:
+        raise ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"Too few in-sync replicas: min.insync.replicas is {partition.min_isr}",
+        )
+    if not broker.may_lead(partition):
+        raise NotLeaderError(NO_LEADER, partition.leader_epoch)
 
 
 def _endpoints(
