@@ -115,6 +115,7 @@ class StoreRegistration:
         #: Set when this broker is registered, and its image says so.
         self.registered = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._forgetting: asyncio.Task[None] | None = None
         self._first_refusal: float | None = None
 
     @property
@@ -161,6 +162,8 @@ class StoreRegistration:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._forgetting is not None:
+            await self._forgetting
         self._fence_at = -math.inf
         if self._lease_id is not None:
             try:
@@ -198,6 +201,8 @@ class StoreRegistration:
 
     async def _register(self) -> None:
         """Register in a new epoch, fenced. Raises DataDirectoryError, StoreError."""
+        if self._forgetting is not None:
+            await self._forgetting
         entries = (await self._store.load(self._key)).entries
         current = entries.get(self._key)
         if current is not None:
@@ -328,9 +333,9 @@ class StoreRegistration:
             self._check_image()
             if self._follower.is_failing:
                 await self._give_up_control()
-            if self.is_lossy and not self.is_fenced:
-                await asyncio.to_thread(self.forget_losses)
-                self.is_lossy = False
+            if self.is_lossy and not self.is_fenced and self._forgetting is None:
+                # The lease must not wait for the disk.
+                self._forgetting = asyncio.create_task(self._forget_losses())
             while True:
                 sent_at = self._clock()
                 try:
@@ -343,6 +348,16 @@ class StoreRegistration:
                     await asyncio.sleep(_NEXT_MEMBER_SECONDS)
             self.is_store_reachable = True
             self._fence_at = self._fence_after(sent_at)
+
+    async def _forget_losses(self) -> None:
+        """Forget that records may be lost, which the controller knows by now."""
+        try:
+            await asyncio.to_thread(self.forget_losses)
+            self.is_lossy = False
+        except OSError as error:
+            logger.warning("marker of losses could not be removed", extra={"reason": str(error)})
+        finally:
+            self._forgetting = None
 
     def _check_image(self) -> None:
         """Raise LeaseExpiredError if the store has no registration of this epoch any longer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -396,6 +397,14 @@ async def test_another_data_directory_is_lossy(server, tmp_path):
         assert broker.topics.image.registrations[0].is_lossy
         assert broker.topics.leader_epoch > leader_epoch
         assert replaced.topics == {"t"}
+        # Keepalives go on while the disk that forgets it is slow.
+        registration, is_fast = broker.store_registration, threading.Event()
+        forget, fence_at = registration.forget_losses, registration._fence_at
+        registration.forget_losses = lambda: forget() if is_fast.wait(30) else None
+        await eventually(lambda: registration._fence_at > fence_at)
+        assert registration.is_lossy
+        is_fast.set()
+        await eventually(lambda: not registration.is_lossy)
     finally:
         await broker.stop()
 
