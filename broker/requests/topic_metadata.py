@@ -30,11 +30,15 @@ class PartitionMetadata(NamedTuple):
     def of_state(
         cls, index: int, state: PartitionState, alive: Container[int]
     ) -> PartitionMetadata:
-        """Return the metadata of a replicated partition."""
+        """Return the metadata of a replicated partition.
+
+        A leader that is not alive any more is none: its address is not in the response.
+        """
+        leader = state.leader if state.leader in alive else NO_LEADER
         return cls(
-            ErrorCode.NONE if state.has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
             index,
-            state.leader,
+            leader,
             state.leader_epoch,
             state.replicas,
             state.isr,

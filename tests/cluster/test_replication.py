@@ -187,6 +187,30 @@ async def test_metadata_has_leaders_replicas_and_isr(cluster: Replicas) -> None:
         assert not partition.offline_replicas
 
 
+async def test_metadata_names_no_leader_that_is_not_among_the_brokers(cluster: Replicas) -> None:
+    await cluster.create("t", 3)
+    controller = next(one.id for one in cluster.brokers.values() if one.cluster.is_controller)
+    index = next(index for index in range(3) if cluster.state("t", index).leader != controller)
+    leader = cluster.leader("t", index)
+    (other,) = (one for one in cluster.brokers if one not in (controller, leader.id))
+    lease_id = leader.store_registration._lease_id
+    assert lease_id is not None
+
+    # Nobody elects another leader yet.
+    for broker_id in (controller, leader.id):
+        cluster.stores[broker_id].disconnect()
+    cluster.server.end_lease(lease_id)
+
+    await eventually(lambda: leader.id not in cluster.brokers[other].cluster.alive)
+    response = await send_request(cluster.brokers[other], MetadataRequest(topics=None))
+    assert leader.id not in {broker.node_id for broker in response.brokers}
+    (found,) = (one for one in response.topics[0].partitions if one.partition_index == index)
+    assert (found.error_code, found.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert cluster.state("t", index).leader == leader.id
+    for broker_id in (controller, leader.id):
+        cluster.stores[broker_id].connect()
+
+
 async def test_a_factor_above_the_number_of_brokers_is_refused(cluster: Replicas) -> None:
     with pytest.raises(AssertionError, match="Invalid replication factor 4: 3 brokers are alive"):
         await cluster.create("t", factor=4)
