@@ -21,8 +21,10 @@ SILENCE_SECONDS = 0.5
 
 def replicas_of(address: str, topic: str) -> list[dict[str, Any]]:
     """Return the leader and the number of in-sync replicas of each partition."""
-    found = connect_admin(address).list_topics(topic, timeout=TIMEOUT_SECONDS)
-    partitions = found.topics[topic].partitions
+    admin = connect_admin(address)
+    partitions: dict[int, Any] = {}
+    while not partitions:  # Another broker may answer than the one that knew the new topic.
+        partitions = admin.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].partitions
     return [
         {"leader": partitions[number].leader, "isr": len(partitions[number].isrs)}
         for number in sorted(partitions)
@@ -34,7 +36,9 @@ def wait_for_isrs(address: str, topic: str, count: int) -> float:
     admin, deadline = connect_admin(address), time.monotonic() + TIMEOUT_SECONDS
     while True:
         partitions = admin.list_topics(topic, timeout=TIMEOUT_SECONDS).topics[topic].partitions
-        if all(len(each.isrs) == count and each.leader >= 0 for each in partitions.values()):
+        if partitions and all(
+            len(each.isrs) == count and each.leader >= 0 for each in partitions.values()
+        ):
             return time.monotonic()
         assert time.monotonic() < deadline, f"{topic} has fewer than {count} replicas in sync"
         time.sleep(POLL_SECONDS)
