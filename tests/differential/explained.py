@@ -188,7 +188,8 @@ def _sees_empty_group(difference: Difference, request: Any, earlier: Sequence[An
     if difference.api == "OffsetDelete" and difference.field == "topics":
         return difference.ottla == "absent"  # The whole request has failed.
     if difference.api == "DescribeGroups":
-        return values in (("Dead", "Empty"), ("Empty", "Dead"))
+        states = (("Dead", "Empty"), ("Empty", "Dead"), (ErrorCode.GROUP_ID_NOT_FOUND, 0))
+        return values in states
     return values == _NO_GROUP_OR_EMPTY.get(difference.api)
 
 
@@ -237,6 +238,23 @@ def _empties_cleanup_policy(_difference: Difference, request: Any) -> bool:
         and (not config.value or getattr(config, "config_operation", 0) == _SUBTRACT)
         for resource in resources
         for config in resource.configs
+    )
+
+
+def _has_low_retention_bytes(_difference: Difference, request: Any) -> bool:
+    resources = getattr(request, "resources", None) or getattr(request, "topics", ())
+    return any(
+        config.name == "retention.bytes" and re.fullmatch(r"-\d+", config.value or "")
+        for resource in resources
+        for config in resource.configs
+    )
+
+
+def _is_fenced_while_aborted(difference: Difference, request: Any) -> bool:
+    """Whether a producer that names its epoch is fenced in ottla alone."""
+    return isinstance(getattr(request, "producer_epoch", None), Ref) and difference.ottla in (
+        ErrorCode.PRODUCER_FENCED,
+        -1,
     )
 
 
@@ -384,7 +402,7 @@ EXPLANATIONS: list[Explanation] = [
         "CreateTopics|AlterConfigs|IncrementalAlterConfigs",
         ".*",
         "retention.bytes below -1 is rejected; Kafka takes it for unlimited.",
-        lambda _, request: "name='retention.bytes', value='-2'" in repr(request),
+        _has_low_retention_bytes,
         diverges=True,
     ),
     Explanation(
@@ -392,6 +410,14 @@ EXPLANATIONS: list[Explanation] = [
         r".*",
         "cleanup.policy names at least one policy; Kafka accepts none.",
         _empties_cleanup_policy,
+        diverges=True,
+    ),
+    Explanation(
+        "InitProducerId",
+        "error_code|producer_id|producer_epoch",
+        "A producer that asks for its next epoch after its transaction was aborted for another one,"
+        " which asked without an epoch, is fenced; Kafka fences it when the other one asks again.",
+        _is_fenced_while_aborted,
         diverges=True,
     ),
     Explanation(

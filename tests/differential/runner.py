@@ -58,6 +58,7 @@ OTTLA_CONFIGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
     "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
     "log.retention.ms": "-1",
     "replication.factor.policy": "reject",
 }
