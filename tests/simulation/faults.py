@@ -59,7 +59,8 @@ def reset_connection(world: World) -> None:
 def jump_clock(world: World) -> None:
     """Set the wall clock of a machine."""
     machine = world.random.choice(list(world.machines.values()))
-    machine.clock_offset += world.random.uniform(-3600, 3600)
+    # Brokers reject records that are an hour ahead of their clock.
+    machine.clock_offset = world.random.uniform(-3500, 3500)
     machine.process.clock_offset = machine.clock_offset
 
 
