@@ -16,12 +16,13 @@ from pathlib import Path
 from ottla.protocol.batch import RecordBatch
 
 from .config import LogConfig
+from .disk import NO_SPACE_ERRORS
 from .errors import StorageError
 from .files import OpenFiles
 from .log import Log
 from .producer_states import ProducerStates
 from .segment import Segment
-from .segment_recovery import RecoveryReport, SegmentRecovery
+from .segment_recovery import RecoveryReport, SegmentRecovery, add_gap
 from .segments import LEFTOVER_SUFFIXES
 from .transaction_index import AbortedTransaction
 
@@ -122,7 +123,33 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
         ).run()
         expected_offset = segment.next_offset
         if following is not None:
+            is_gap = expected_offset < following.base_offset and not log.config.compacts
+            if is_gap and report.space_error is None:
+                _note_gap(log, segment, following.base_offset, report)
             expected_offset = max(expected_offset, following.base_offset)
+
+
+def _note_gap(log: Log, segment: Segment, found: int, report: RecoveryReport) -> None:
+    """Remember that the end of a segment is missing: a replica copies it from its leader again."""
+    expected = segment.next_offset
+    try:
+        if not add_gap(log, expected, found):
+            return
+    except OSError as error:
+        if error.errno not in NO_SPACE_ERRORS:
+            raise
+        report.space_error = error
+        return
+    name = segment.path(".log").name
+    if all(damaged.segment != name for damaged in report.damaged_ranges):
+        report.has_lost_records = True
+        logger.error(
+            "Log %s has lost records (data loss): offsets %d to %d are missing at the end of %s",
+            log.directory.name,
+            expected,
+            found - 1,
+            name,
+        )
 
 
 def _load_if_intact(log: Log, segment: Segment, next_offset: int) -> bool:

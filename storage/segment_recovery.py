@@ -77,6 +77,16 @@ def read_gaps(directory: Path) -> list[list[int]]:
         return []
 
 
+def add_gap(log: Log, expected: int, found: int) -> bool:
+    """Remember a gap in the offsets of a log; return whether it is new. Raises OSError."""
+    gaps = read_gaps(log.directory)
+    if [expected, found] in gaps:
+        return False
+    content = json.dumps([*gaps, [expected, found]]).encode()
+    log.disk.replace_file(log.directory / GAPS_FILE, content)
+    return True
+
+
 class SegmentRecovery:
     """Reads one segment again and repairs it.
 

@@ -16,6 +16,7 @@ from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfOrderSequenceError, StorageError
 from ottla.storage.files import OpenFiles
+from ottla.storage.gaps import truncate_at_first_gap
 from ottla.storage.log import Log
 from ottla.storage.logdir import LogDirectory
 from ottla.storage.partition_metadata import PartitionMetadata
@@ -529,6 +530,28 @@ def test_a_truncated_sealed_segment_loses_only_the_torn_batch(crashed_segments):
         torn.rstrip(b"\0")
     ]
     assert len(report.damaged_ranges) == 1
+    assert truncate_at_first_gap(log) == 4
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_sealed_segment_that_ends_early_is_noticed(crashed_segments, is_empty, caplog):
+    """A power cut may leave the segment after it whole, and no damaged bytes."""
+    crashed = crashed_segments
+    end = 0 if is_empty else crashed.positions[4][1]
+    directory = crashed.copy(crashed.bytes[1][:end], at=1)
+    missing = (3, 4, 5) if is_empty else (4, 5)
+
+    log, report = reopen(directory, config=crashed.config)
+
+    assert contents(log) == crashed.rows_except(*missing)
+    assert report.has_lost_records
+    assert f"offsets {missing[0] * RECORDS} to 11 are missing" in caplog.text
+    crash(log)
+    log, report = reopen(directory, config=crashed.config)
+    assert not report.has_lost_records, "It is remembered"
+    # A replica copies what is missing from its leader.
+    assert truncate_at_first_gap(log) == missing[0] * RECORDS
+    assert contents(log) == crashed.rows_except(*range(missing[0], 9))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 37, bytes(800)])
