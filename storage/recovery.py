@@ -125,11 +125,13 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
         if following is not None:
             is_gap = expected_offset < following.base_offset and not log.config.compacts
             if is_gap and report.space_error is None:
-                _note_gap(log, segment, following.base_offset, report)
+                _note_gap(log, segment, following.base_offset, recovery_point, report)
             expected_offset = max(expected_offset, following.base_offset)
 
 
-def _note_gap(log: Log, segment: Segment, found: int, report: RecoveryReport) -> None:
+def _note_gap(
+    log: Log, segment: Segment, found: int, recovery_point: int, report: RecoveryReport
+) -> None:
     """Remember that the end of a segment is missing: a replica copies it from its leader again."""
     expected = segment.next_offset
     try:
@@ -143,12 +145,15 @@ def _note_gap(log: Log, segment: Segment, found: int, report: RecoveryReport) ->
     name = segment.path(".log").name
     if all(damaged.segment != name for damaged in report.damaged_ranges):
         report.has_lost_records = True
-        logger.error(
-            "Log %s has lost records (data loss): offsets %d to %d are missing at the end of %s",
+        logger.log(
+            logging.ERROR if expected < recovery_point else logging.WARNING,
+            "Log %s has lost records: offsets %d to %d are missing at the end of %s, and it was"
+            " durable up to %d",
             log.directory.name,
             expected,
             found - 1,
             name,
+            recovery_point,
         )
 
 
