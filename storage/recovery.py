@@ -123,7 +123,9 @@ def _recover(log: Log, recovery_point: int, report: RecoveryReport) -> None:
         ).run()
         expected_offset = segment.next_offset
         if following is not None:
-            is_gap = expected_offset < following.base_offset and not log.config.compacts
+            # What is above the recovery point is not compacted yet.
+            may_be_lost = not log.config.compacts or following.base_offset > recovery_point
+            is_gap = expected_offset < following.base_offset and may_be_lost
             if is_gap and report.space_error is None:
                 _note_gap(log, segment, following.base_offset, recovery_point, report)
             expected_offset = max(expected_offset, following.base_offset)
@@ -142,6 +144,8 @@ def _note_gap(
             raise
         report.space_error = error
         return
+    if log.config.compacts:
+        return  # A follower may have copied it from a leader that compacts.
     name = segment.path(".log").name
     if all(damaged.segment != name for damaged in report.damaged_ranges):
         report.has_lost_records = True

@@ -1,6 +1,8 @@
 """A data directory: lock, identity, logs, clean and unclean shutdown."""
 
+import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -350,6 +352,32 @@ def test_losses_are_known_until_they_are_forgotten(tmp_path, monkeypatch):
     assert killed(), "the next start found the boot noted, and nobody had been told"
     assert killed(forgets=True)
     assert not killed()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_log_is_truncated_where_a_power_cut_has_emptied_segments(tmp_path, policy):
+    config = replace(CONFIG, cleanup_policy=policy)
+    directory = a_directory(tmp_path / "data")
+    log = directory.create("t-0", config)
+    for _ in range(60):
+        log.append(a_batch(2), leader_epoch=0, now_ms=NOW)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) == 3
+    shutil.copytree(tmp_path / "data", tmp_path / "crashed")
+    directory.close()
+    for base_offset in bases[1:]:
+        os.truncate(tmp_path / "crashed" / "t-0" / f"{base_offset:020}.log", 0)
+
+    again = LogDirectory(tmp_path / "crashed", cluster_id="c", broker_id=1)
+    again.load({"t": config}, config)
+    log = again.logs["t-0"]
+
+    # Not all of what is missing is at the end.
+    assert log.end_offset == bases[-1]
+    assert truncate_at_first_gap(log) == bases[1]
+    assert log.end_offset == bases[1]
+    assert offsets(log) == list(range(bases[1]))
+    again.close()
 
 
 def test_a_log_is_truncated_at_the_first_gap_that_damage_has_left(tmp_path):
