@@ -49,7 +49,8 @@ pytestmark = pytest.mark.real_time
 
 PARTITIONS = 3
 CONFIGS = (
-    *("--set", "broker.session.timeout.ms=2000", "--set", "controller.wait.ms=1000"),
+    # Longer than the clients' start keeps both cores busy.
+    *("--set", "broker.session.timeout.ms=4000", "--set", "controller.wait.ms=1000"),
     *("--set", "replica.lag.time.max.ms=1500", "--set", "offsets.topic.num.partitions=3"),
     *BROKER_FLAGS,
 )
