@@ -65,6 +65,9 @@ class ShareSession:
         """
         assert self.is_open or not acknowledgements
         wanted = set(partitions)
+        # A partition that was assigned again meanwhile is another object, but stays in the session.
+        wanted_ids = {one.id for one in wanted}
+        dropped = [one for one in self._partitions if one.id not in wanted_ids]
         named = {one: () for one in partitions if one not in self._partitions}
         topics = [
             FetchTopic(
@@ -78,7 +81,7 @@ class ShareSession:
         ]
         forgotten = [
             ForgottenTopic(topic_id=topic_id, partitions=[index for index, _ in by_index])
-            for topic_id, by_index in _by_topic(dict.fromkeys(self._partitions - wanted, ()))
+            for topic_id, by_index in _by_topic(dict.fromkeys(dropped, ()))
         ]
         self._partitions = wanted
         mode = config.acquire_mode_id if max_records > 1 else RECORD_LIMIT
