@@ -354,6 +354,10 @@ class ShareFetcher(Planner):
         partition.failures = 0
         if not data.acquired_records or partition.leader != leader.node_id or self._is_closing:
             return
+        if lost := partition.drop_lost(data.acquired_records):
+            self._report(
+                partition, lost, KafkaError(ErrorCode.INVALID_RECORD_STATE, _LOCK_HAS_ENDED)
+            )
         now = asyncio.get_running_loop().time()
         error: Exception | None
         try:

@@ -135,6 +135,24 @@ class SharePartition:
                         self.pending[offset] = _GAP if is_readable else AcknowledgeType.RELEASE
         return error
 
+    def drop_lost(self, acquired: Iterable[AcquiredRecords]) -> list[int]:
+        """Drop what is pending for records that are acquired anew; return their offsets.
+
+        Their locks were lost: the acknowledgements are not those of the new deliveries.
+        """
+        pending = self.pending
+        if not pending:
+            return []
+        lost = [
+            offset
+            for one in acquired
+            for offset in range(one.first_offset, one.last_offset + 1)
+            if offset in pending
+        ]
+        for offset in lost:
+            del pending[offset]
+        return lost
+
     def take(self, now: float) -> AcquiredSlice | None:
         """Return the next records whose lock has not ended, if there are any."""
         while self.buffer:

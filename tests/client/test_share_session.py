@@ -1,10 +1,12 @@
-"""The requests of a share session: what they add to it and drop from it."""
+"""The requests of a share session, and what is acquired in it."""
 
 from uuid import UUID
 
 from ottla.client import ShareConfig, TopicPartition
 from ottla.client.share.partition import SharePartition
 from ottla.client.share.session import ShareSession
+from ottla.client.types import AcknowledgeType
+from ottla.protocol.api.share_fetch import AcquiredRecords
 
 TOPIC_ID = UUID(int=7)
 CONFIG = ShareConfig()
@@ -43,3 +45,15 @@ def test_a_partition_that_is_assigned_again_stays_in_the_session():
     request = session.fetch_request([a_partition(0)], {}, CONFIG, 10)
 
     assert dropped(request) == [1]
+
+
+def test_what_was_said_of_an_earlier_delivery_is_not_sent_for_the_next_one():
+    """After the locks of 4 to 6 were lost: a release of 5 must not follow its second delivery."""
+    partition = a_partition(0)
+    partition.acknowledge(5, AcknowledgeType.RELEASE)
+    partition.acknowledge(9, AcknowledgeType.ACCEPT)
+
+    again = [AcquiredRecords(first_offset=4, last_offset=6, delivery_count=2)]
+
+    assert partition.drop_lost(again) == [5]
+    assert partition.pending == {9: AcknowledgeType.ACCEPT}
