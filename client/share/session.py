@@ -6,6 +6,7 @@ partitions that are new to the session, are dropped from it, or have acknowledge
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
@@ -40,7 +41,8 @@ class ShareSession:
         self._group = group
         self._member_id = member_id
         self._epoch = _OPEN_EPOCH
-        self._partitions: set[SharePartition] = set()
+        # By their ids: one that is assigned again is another object, and stays in the session.
+        self._partitions: set[tuple[UUID, int]] = set()
 
     @property
     def is_open(self) -> bool:
@@ -64,11 +66,8 @@ class ShareSession:
         The session takes it for granted that the request succeeds: if not, it is to be reset.
         """
         assert self.is_open or not acknowledgements
-        wanted = set(partitions)
-        # A partition that was assigned again meanwhile is another object, but stays in the session.
-        wanted_ids = {one.id for one in wanted}
-        dropped = [one for one in self._partitions if one.id not in wanted_ids]
-        named = {one: () for one in partitions if one not in self._partitions}
+        wanted = {one.id for one in partitions}
+        named = {one: () for one in partitions if one.id not in self._partitions}
         topics = [
             FetchTopic(
                 topic_id=topic_id,
@@ -79,10 +78,9 @@ class ShareSession:
             )
             for topic_id, by_index in _by_topic({**named, **acknowledgements})
         ]
-        forgotten = [
-            ForgottenTopic(topic_id=topic_id, partitions=[index for index, _ in by_index])
-            for topic_id, by_index in _by_topic(dict.fromkeys(dropped, ()))
-        ]
+        dropped: defaultdict[UUID, list[int]] = defaultdict(list)
+        for topic_id, index in self._partitions - wanted:
+            dropped[topic_id].append(index)
         self._partitions = wanted
         mode = config.acquire_mode_id if max_records > 1 else RECORD_LIMIT
         return ShareFetchRequest(
@@ -96,7 +94,10 @@ class ShareSession:
             batch_size=max_records,
             share_acquire_mode=mode,
             topics=topics,
-            forgotten_topics_data=forgotten,
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=topic_id, partitions=indexes)
+                for topic_id, indexes in dropped.items()
+            ],
         )
 
     def acknowledge_request(

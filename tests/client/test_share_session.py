@@ -47,6 +47,17 @@ def test_a_partition_that_is_assigned_again_stays_in_the_session():
     assert dropped(request) == [1]
 
 
+def test_a_topic_that_was_created_anew_replaces_the_old_one():
+    session, partition = ShareSession("group", "member"), a_partition(0)
+    session.fetch_request([partition], {}, CONFIG, 10)
+
+    partition.topic_id = UUID(int=8)
+    request = session.fetch_request([partition], {}, CONFIG, 10)
+
+    assert [topic.topic_id for topic in request.topics] == [UUID(int=8)]
+    assert [topic.topic_id for topic in request.forgotten_topics_data] == [TOPIC_ID]
+
+
 def test_what_was_said_of_an_earlier_delivery_is_not_sent_for_the_next_one():
     """After the locks of 4 to 6 were lost: a release of 5 must not follow its second delivery."""
     partition = a_partition(0)
