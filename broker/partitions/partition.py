@@ -534,8 +534,7 @@ class Partition:
 
     def _fail_acks(self, state: PartitionState) -> None:
         """Fail all that waits for the high watermark: it may not come here any more."""
-        waiting, self._acks = self._acks, []
-        if not waiting:
+        if not self._acks:
             return
         error: ApiError
         if self.role is Role.LEADER and state.leader_epoch == self.leader_epoch:
@@ -545,14 +544,16 @@ class Partition:
             )
         else:
             error = NotLeaderError(state.leader, state.leader_epoch)
-        for _offset, callback in waiting:
-            callback(error)
+        self._fail_all_acks(error)
 
     def refuse_acks(self) -> None:
         """Fail all that waits for the high watermark: another broker may lead."""
+        self._fail_all_acks(NotLeaderError(NO_LEADER, self.leader_epoch))
+
+    def _fail_all_acks(self, error: ApiError) -> None:
         waiting, self._acks = self._acks, []
         for _offset, callback in waiting:
-            callback(NotLeaderError(NO_LEADER, self.leader_epoch))
+            callback(error)
 
     def _notify(self, size_bytes: int) -> None:
         is_stable = self.log.first_unstable_offset is None
