@@ -230,12 +230,7 @@ class Batch:
             futures.append(None)  # records of a run
         futures.append(future)
         self.run = None
-        self._timestamps.append(timestamp)
-        self._keys.append(key)
-        self._values.append(value)
-        self._headers.append(headers)
-        self.count += 1
-        self.size += size
+        self.add(timestamp, key, value, headers, size)
 
     def add_values(self, timestamp: int, values: Sequence[bytes], size: int) -> None:
         """Add records that have only a value; all together, `size` bytes are allocated."""
